@@ -1,0 +1,287 @@
+//! The loop: pull, decode, handle, settle once, tell what happened; pause, resume and drain.
+
+mod event;
+mod handle;
+mod held;
+mod on_result;
+mod retry_policy;
+mod stats;
+mod supervisor;
+mod work;
+mod worker;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+pub use event::{ConsumerEvent, Outcome, Timings};
+pub use handle::{ConsumerHandle, Status};
+pub use on_result::default_on_result;
+pub use retry_policy::RetryPolicy;
+pub use stats::Stats;
+pub use supervisor::Report;
+
+use crate::backoff::Backoff;
+use crate::clock::{Clock, SystemClock};
+use crate::error::{BoxError, Error, ErrorKind, Result};
+use crate::handler::{Handler, HandlerError};
+use crate::message::Message;
+use crate::source::{MessageSource, Settlement};
+
+type Decode<T> = Arc<dyn Fn(&Message) -> Result<T, BoxError> + Send + Sync>;
+type OnResult<O> = Arc<dyn Fn(&Result<O, HandlerError>, &Message) -> Settlement + Send + Sync>;
+type Observer = Box<dyn Fn(&ConsumerEvent) + Send + Sync>;
+
+/// Runs a handler for each message of a source.
+///
+/// For each message: decode, handler, `on_result`, settle, one event. It holds at most `max_concurrent` messages at a
+/// time and pulls only when it has room. A panic, an undecodable payload, an error of the source: none of them ends
+/// it, and each message gets one answer or stays with the broker.
+///
+/// ```
+/// # #[cfg(feature = "json")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> windlass::Result<()> {
+/// use tokio_util::sync::CancellationToken;
+/// use windlass::clock::SystemClock;
+/// use windlass::consumer::QueueConsumer;
+/// use windlass::handler::{Context, HandlerError};
+/// use windlass::memory::MemorySource;
+/// use windlass::message::Message;
+///
+/// let source = MemorySource::new(SystemClock);
+/// let queue = source.queue().clone();
+/// queue.publish(Message::new("[1, 2, 3]"));
+///
+/// let consumer = QueueConsumer::new(source, async |numbers: Vec<u32>, context: Context| {
+///     println!("attempt {}: {}", context.attempt(), numbers.iter().sum::<u32>());
+///     Ok::<_, HandlerError>(())
+/// });
+/// let handle = consumer.start()?;
+/// queue.until(|queue| queue.counts().acked == 1).await?;
+/// assert_eq!(handle.stop().await.stats.acked, 1);
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "json"))]
+/// # fn main() {}
+/// ```
+#[must_use = "a consumer does nothing until it is started or run"]
+pub struct QueueConsumer<S: MessageSource, H: Handler<T>, T> {
+    source: S,
+    handler: H,
+    decode: Decode<T>,
+    on_result: OnResult<H::Output>,
+    observers: Vec<Observer>,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    control: handle::Control,
+}
+
+/// What has a default; the setters of [`QueueConsumer`] document each.
+#[derive(Debug, Clone)]
+struct Options {
+    max_concurrent: NonZeroUsize,
+    retry: RetryPolicy,
+    receive_backoff: Backoff,
+    requeue_backoff: Backoff,
+    drain_timeout: Duration,
+    grace: Duration,
+    settle_timeout: Duration,
+    close_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_concurrent: NonZeroUsize::MIN,
+            retry: RetryPolicy::default(),
+            receive_backoff: Backoff::new(Duration::from_millis(100)),
+            requeue_backoff: Backoff::new(Duration::from_millis(10)).with_max(Duration::from_secs(1)),
+            drain_timeout: Duration::from_secs(10),
+            grace: Duration::from_secs(1),
+            settle_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> {
+    /// A consumer of JSON payloads.
+    #[cfg(feature = "json")]
+    pub fn new(source: S, handler: H) -> Self
+    where
+        T: serde::de::DeserializeOwned,
+    {
+        Self::with_decoder(source, crate::codec::json::<T>, handler)
+    }
+
+    /// A consumer whose payloads are decoded by a function or closure. What it cannot decode is dead-lettered as
+    /// `validation:input` with the decoder's error, and the handler is not called; so is what makes it panic, after
+    /// the retries of a panic.
+    pub fn with_decoder<D, E>(source: S, decoder: D, handler: H) -> Self
+    where
+        D: Fn(&Message) -> Result<T, E> + Send + Sync + 'static,
+        E: Into<BoxError>,
+    {
+        Self {
+            source,
+            handler,
+            decode: Arc::new(move |message| decoder(message).map_err(Into::into)),
+            on_result: Arc::new(|result, _| default_on_result(result)),
+            observers: Vec::new(),
+            clock: Arc::new(SystemClock),
+            options: Options::default(),
+            control: handle::Control::new(),
+        }
+    }
+
+    /// How many messages are handled at once; 1 by default.
+    pub fn max_concurrent(mut self, max: NonZeroUsize) -> Self {
+        self.options.max_concurrent = max;
+        self
+    }
+
+    /// Decides what a result means for the message, in place of [`default_on_result`], which it can call for the
+    /// results that it does not decide. A panic in it is a failed attempt (`on_result_panic`).
+    pub fn on_result<F>(mut self, decide: F) -> Self
+    where
+        F: Fn(&Result<H::Output, HandlerError>, &Message) -> Settlement + Send + Sync + 'static,
+    {
+        self.on_result = Arc::new(decide);
+        self
+    }
+
+    /// Fills in what a `Retry` leaves open; 1 s, 2 s, 4 s, then dead-letter, by default.
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
+        self.options.retry = policy;
+        self
+    }
+
+    /// Is told of each message once it is settled. Any number of observers; one that panics is counted and called
+    /// again for the next message. They run within the loop: a slow one makes the loop slow.
+    pub fn on_event(mut self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// The clock that all waits are on; the system's by default.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// How long to wait after a failed `receive` before the next; from 100 ms, doubling, to 30 s by default.
+    pub fn receive_backoff(mut self, backoff: Backoff) -> Self {
+        self.options.receive_backoff = backoff;
+        self
+    }
+
+    /// How long a loop waits after it put a message back before it pulls again, by how many were put back in a row;
+    /// from 10 ms, doubling, to 1 s by default.
+    pub fn requeue_backoff(mut self, backoff: Backoff) -> Self {
+        self.options.requeue_backoff = backoff;
+        self
+    }
+
+    /// How long a drain waits for handlers before it cancels their contexts; 10 s by default. Zero cancels at once.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.options.drain_timeout = timeout;
+        self
+    }
+
+    /// How long a drain waits after it cancelled the contexts before it drops the handlers; 1 s by default. The same
+    /// time is given to a `receive` that does not return when it is cancelled.
+    pub fn drain_grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// How long one ack, nack or extend may take; 30 s by default. One that takes longer is a settle error.
+    pub fn settle_timeout(mut self, timeout: Duration) -> Self {
+        self.options.settle_timeout = timeout;
+        self
+    }
+
+    /// How long releasing, and closing, the source may take; 5 s by default.
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.options.close_timeout = timeout;
+        self
+    }
+
+    /// A handle to this consumer, also before it is started: stopped by then, it starts to end at once; paused by
+    /// then, it starts paused.
+    pub fn handle(&self) -> ConsumerHandle {
+        self.control.handle()
+    }
+
+    /// Starts on the current tokio runtime. The consumer stops when told to through the handle, when the last handle
+    /// is dropped, or when its source says that trying again cannot help.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`, naming the option, when
+    /// - there is no tokio runtime,
+    /// - a retry schedule is empty ([`RetryPolicy::never`] says that) or has a zero delay,
+    /// - `settle_timeout` or `close_timeout` is zero.
+    pub fn start(self) -> Result<ConsumerHandle> {
+        self.options.validate()?;
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| invalid("runtime", "call it within a tokio runtime").with_source(error))?;
+        let handle = self.control.handle();
+        let supervisor = supervisor::Supervisor::new(self);
+        runtime.spawn(supervisor.run());
+        Ok(handle)
+    }
+
+    /// Starts, and drains when `token` fires. Returns when all is settled and the source is closed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start). What went wrong later stands in the report.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the consumer: it drains by itself, within its time-outs, and nobody gets the report.
+    pub async fn run(self, token: CancellationToken) -> Result<Report> {
+        let handle = self.start()?;
+        let _stop = handle.stop_on_drop();
+        // Only waits are lost here.
+        tokio::select! {
+            report = handle.wait() => Ok(report),
+            () = token.cancelled() => Ok(handle.stop().await),
+        }
+    }
+}
+
+impl Options {
+    fn validate(&self) -> Result<()> {
+        self.retry.validate()?;
+        for (name, timeout) in
+            [("settle_timeout", self.settle_timeout), ("close_timeout", self.close_timeout)]
+        {
+            if timeout.is_zero() {
+                return Err(invalid(
+                    name,
+                    "it is zero, so that nothing could be done in time; give it a duration",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(option: &'static str, fix: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "start consumer").with_message(format!("{option}: {fix}"))
+}
+
+impl<S: MessageSource, H: Handler<T>, T> fmt::Debug for QueueConsumer<S, H, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueConsumer")
+            .field("queue", &self.source.queue_name())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

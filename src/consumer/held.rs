@@ -1,0 +1,66 @@
+//! A delivery in the hands of a loop, which cannot be forgotten.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::message::Message;
+use crate::source::Delivery;
+
+/// A delivery that has no answer yet. Whatever drops it without one (a panic, an aborted task, an early return) leaves
+/// it in the [`LostDeliveries`], from where the supervisor puts the message back.
+pub(super) struct Held<'a, R> {
+    delivery: Option<Delivery<R>>,
+    lost: &'a LostDeliveries<R>,
+}
+
+impl<'a, R> Held<'a, R> {
+    pub(super) fn new(delivery: Delivery<R>, lost: &'a LostDeliveries<R>) -> Self {
+        Self { delivery: Some(delivery), lost }
+    }
+
+    /// The message and its receipt; `None` only once it was taken.
+    pub(super) fn parts(&self) -> Option<(&Message, &R)> {
+        self.delivery.as_ref().map(|delivery| (&delivery.message, &delivery.receipt))
+    }
+
+    /// Takes the delivery out, to be settled.
+    pub(super) fn take(mut self) -> Option<Delivery<R>> {
+        self.delivery.take()
+    }
+}
+
+impl<R> Drop for Held<'_, R> {
+    fn drop(&mut self) {
+        if let Some(delivery) = self.delivery.take() {
+            self.lost.add(delivery);
+        }
+    }
+}
+
+/// Deliveries that were dropped without an answer and wait for the supervisor. Each loop holds one at a time, so there
+/// are few.
+pub(super) struct LostDeliveries<R> {
+    deliveries: Mutex<Vec<Delivery<R>>>,
+    added: Notify,
+}
+
+impl<R> LostDeliveries<R> {
+    pub(super) fn new() -> Self {
+        Self { deliveries: Mutex::new(Vec::new()), added: Notify::new() }
+    }
+
+    fn add(&self, delivery: Delivery<R>) {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+        self.added.notify_one();
+    }
+
+    pub(super) fn take_all(&self) -> Vec<Delivery<R>> {
+        std::mem::take(&mut *self.deliveries.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until something was added since the last call returned.
+    pub(super) async fn added(&self) {
+        self.added.notified().await;
+    }
+}

@@ -1,0 +1,108 @@
+//! What a `Retry` leaves open: how long to wait, and when to give up.
+
+use std::time::Duration;
+
+use super::invalid;
+use crate::backoff::Backoff;
+use crate::error::Result;
+use crate::message::Message;
+use crate::source::{Cause, NackReason, Settlement};
+
+/// Fills in the delay that a `Retry` leaves open, by attempt, and dead-letters once the retries are used up, as
+/// `retry_exhausted:N` with N attempts made and the last cause as its detail.
+///
+/// A `Retry` that has a delay is kept as it is, whatever the attempt: whoever chose the delay decides when to give up.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::consumer::RetryPolicy;
+///
+/// let default = RetryPolicy::default(); // 1 s, 2 s, 4 s
+/// let patient = RetryPolicy::schedule([Duration::from_secs(5), Duration::from_secs(60), Duration::from_secs(3_600)]);
+/// # let _ = (default, patient);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryPolicy(Delays);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Delays {
+    Schedule(Vec<Duration>),
+    Backoff { backoff: Backoff, retries: u32 },
+}
+
+impl RetryPolicy {
+    /// One retry after each of these delays, in order. An empty schedule, or one with a zero delay, is refused when
+    /// the consumer is started.
+    pub fn schedule(delays: impl IntoIterator<Item = Duration>) -> Self {
+        Self(Delays::Schedule(delays.into_iter().collect()))
+    }
+
+    /// `retries` retries after growing delays. The jitter's seed is the message's id: the same message waits equally
+    /// long in every run, and messages that failed together come back apart.
+    pub fn backoff(backoff: Backoff, retries: u32) -> Self {
+        Self(Delays::Backoff { backoff, retries })
+    }
+
+    /// No retry: the first failed attempt is the last.
+    pub fn never() -> Self {
+        Self::backoff(Backoff::new(Backoff::SHORTEST), 0)
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        let Delays::Schedule(delays) = &self.0 else { return Ok(()) };
+        if delays.is_empty() {
+            return Err(invalid("retry_policy", "the schedule is empty; RetryPolicy::never() says that"));
+        }
+        match delays.iter().position(Duration::is_zero) {
+            None => Ok(()),
+            Some(index) => {
+                let fix = format!("delay {} of the schedule is zero; a retry needs a wait", index + 1);
+                Err(invalid("retry_policy", &fix))
+            }
+        }
+    }
+
+    /// The delay after a failed attempt; `None` when it was the last.
+    fn delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
+        match &self.0 {
+            Delays::Schedule(delays) => {
+                let index = usize::try_from(attempt.max(1) - 1).unwrap_or(usize::MAX);
+                delays.get(index).map(|delay| (*delay).clamp(Backoff::SHORTEST, Backoff::LONGEST))
+            }
+            Delays::Backoff { backoff, retries } => {
+                (attempt <= *retries).then(|| backoff.delay(attempt, seed))
+            }
+        }
+    }
+
+    /// The settlement with nothing left open.
+    pub(super) fn complete(&self, settlement: Settlement, message: &Message) -> Settlement {
+        match settlement {
+            Settlement::Nack(NackReason::Retry { delay: None, counted, cause }) => {
+                let attempt = message.attempt();
+                let reason = match self.delay(attempt, seed(message.id())) {
+                    Some(delay) => NackReason::Retry { delay: Some(delay), counted, cause },
+                    None => NackReason::dead_letter(
+                        Cause::new(format!("retry_exhausted:{attempt}")).with_detail(cause.to_string()),
+                    ),
+                };
+                Settlement::Nack(reason)
+            }
+            closed => closed,
+        }
+    }
+}
+
+impl Default for RetryPolicy {
+    /// 1 s, 2 s, 4 s, without jitter.
+    fn default() -> Self {
+        Self::backoff(Backoff::new(Duration::from_secs(1)).with_jitter(0.0), 3)
+    }
+}
+
+/// FNV-1a over the id (Fowler, Noll, Vo): the same on every machine, which the standard library's hasher does not
+/// promise.
+fn seed(id: &str) -> u64 {
+    id.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,144 @@
+//! What a consumer has counted.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::event::Outcome;
+use crate::source::{NackReason, Settlement};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
+        /// What a consumer has counted since it was started.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])+ pub $name: u64),+
+        }
+
+        /// The counters of one loop. Only that loop writes them, so that counting costs no more than a store.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters {
+            $(pub(super) $name: AtomicU64),+
+        }
+
+        impl Counters {
+            fn add_to(&self, stats: &mut Stats) {
+                $(stats.$name += self.$name.load(Ordering::Relaxed);)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages received.
+    received,
+    /// Messages acked.
+    acked,
+    /// Messages to be tried again, counted attempts or not.
+    retried,
+    /// Messages dead-lettered.
+    dead_lettered,
+    /// Messages put back: requeued, handed back, or dropped at the end of a drain.
+    requeued,
+    /// Messages whose answer the broker did not take; they come again.
+    settle_errors,
+    /// Of the messages received, those whose handler was not called since the consumer was paused or stopped.
+    handed_back,
+    /// Of the messages received, those whose handler was dropped before it ended.
+    abandoned,
+    /// Payloads that could not be decoded, and other failed validations.
+    invalid,
+    /// Handlers that panicked.
+    panics,
+    /// `on_result`s that panicked.
+    on_result_panics,
+    /// Observers that panicked.
+    observer_panics,
+    /// Loops that panicked, in a source or when a handler was dropped, and were started again.
+    loop_panics,
+    /// Receives that failed.
+    receive_errors,
+    /// Leases that were lost while a handler ran.
+    leases_lost,
+}
+
+/// Adds one. Not atomic as a whole: each counter has one writer.
+pub(super) fn bump(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// What a loop is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Activity {
+    /// It waits for a message, or is about to.
+    Pulling = 0,
+    /// It has a message.
+    Handling = 1,
+    /// It is paused, waits before the next pull, or has ended.
+    Parked = 2,
+}
+
+/// What one loop is at and what it has counted, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Slot {
+    activity: AtomicU8,
+    pub(super) counters: Counters,
+    /// Of what was in flight when the drain began.
+    pub(super) drained: Drained,
+}
+
+/// What a drain did with what was in flight.
+#[derive(Debug, Default)]
+pub(super) struct Drained {
+    pub(super) finished: AtomicU64,
+    pub(super) requeued: AtomicU64,
+    pub(super) abandoned: AtomicU64,
+}
+
+impl Slot {
+    pub(super) fn set(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Release);
+    }
+
+    pub(super) fn is(&self, activity: Activity) -> bool {
+        self.activity.load(Ordering::Acquire) == activity as u8
+    }
+
+    /// Counts one message that has its answer, or whose answer failed.
+    pub(super) fn count(&self, outcome: &Outcome, settlement: &Settlement, settled: bool) {
+        let counters = &self.counters;
+        match outcome {
+            Outcome::HandedBack => bump(&counters.handed_back),
+            Outcome::Abandoned => bump(&counters.abandoned),
+            Outcome::Done | Outcome::Failed(_) => {}
+        }
+        bump(match settlement {
+            _ if !settled => &counters.settle_errors,
+            Settlement::Ack => &counters.acked,
+            Settlement::Nack(NackReason::Retry { .. }) => &counters.retried,
+            Settlement::Nack(NackReason::DeadLetter { .. }) => &counters.dead_lettered,
+            Settlement::Nack(NackReason::RequeueNow { .. }) => &counters.requeued,
+        });
+    }
+
+    /// Counts one message that was in flight while the consumer drained.
+    pub(super) fn count_drained(&self, outcome: &Outcome, settled: bool) {
+        bump(match outcome {
+            _ if !settled => &self.drained.abandoned,
+            Outcome::Done | Outcome::Failed(_) => &self.drained.finished,
+            Outcome::HandedBack | Outcome::Abandoned => &self.drained.requeued,
+        });
+    }
+}
+
+/// The sum over all loops.
+pub(super) fn sum(slots: &[Slot]) -> Stats {
+    let mut stats = Stats::default();
+    slots.iter().for_each(|slot| slot.counters.add_to(&mut stats));
+    stats
+}
+
+pub(super) fn in_flight(slots: &[Slot]) -> usize {
+    slots.iter().filter(|slot| slot.is(Activity::Handling)).count()
+}

@@ -1,0 +1,314 @@
+//! The one task that owns the loops: it starts, pauses and drains them, and puts back what they lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::event::{Outcome, Timings};
+use super::handle::{Desired, State, Status};
+use super::held::LostDeliveries;
+use super::stats::{Activity, Slot, Stats, in_flight, sum};
+use super::work::Work;
+use super::worker::{self, Gate, Phase};
+use super::{Options, QueueConsumer};
+use crate::clock::within;
+use crate::error::{Chain, Error, ErrorKind, Result};
+use crate::handler::Handler;
+use crate::message::Message;
+use crate::source::{Delivery, MessageSource, NackReason, Settlement};
+
+/// How a consumer ended.
+///
+/// `finished`, `requeued` and `abandoned` speak of the messages that were in flight when the drain began.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+#[must_use = "a report says whether everything was settled"]
+pub struct Report {
+    /// Their handlers ended in time, and the broker took the answer.
+    pub finished: u64,
+    /// Put back without having been finished.
+    pub requeued: u64,
+    /// Neither: the broker did not take the answer, or the handler could not be stopped. They come again.
+    pub abandoned: u64,
+    /// What was counted from start to end.
+    pub stats: Stats,
+    /// How long the drain took.
+    pub took: Duration,
+    /// Why the consumer ended by itself, where nobody stopped it.
+    pub error: Option<Error>,
+    /// What went wrong when the source was released or closed.
+    pub close_error: Option<Error>,
+}
+
+impl Report {
+    /// Whether every message has its answer, and nothing went wrong.
+    pub fn is_clean(&self) -> bool {
+        self.abandoned == 0 && self.error.is_none() && self.close_error.is_none()
+    }
+}
+
+pub(super) struct Supervisor<S: MessageSource, H: Handler<T>, T> {
+    work: Arc<Work<S, H, T>>,
+    gate: watch::Sender<Gate>,
+    desired: watch::Receiver<Desired>,
+    state: watch::Sender<State>,
+    /// The loops.
+    loops: JoinSet<Option<Error>>,
+    /// What puts lost messages back.
+    returns: JoinSet<PutBack>,
+}
+
+impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
+    pub(super) fn new(consumer: QueueConsumer<S, H, T>) -> Self {
+        let QueueConsumer { source, handler, decode, on_result, observers, clock, options, control } =
+            consumer;
+        // One slot more than there are loops: the supervisor's own, for what it puts back.
+        let slots = (0..=options.max_concurrent.get()).map(|_| Slot::default()).collect();
+        let work = Arc::new(Work {
+            capabilities: source.capabilities(),
+            source,
+            handler,
+            decode,
+            on_result,
+            observers,
+            clock,
+            options,
+            slots,
+            lost: LostDeliveries::new(),
+            parked: Notify::new(),
+            contexts: CancellationToken::new(),
+            abandon: CancellationToken::new(),
+            requeues: AtomicU32::new(0),
+            receive_errors: AtomicU32::new(0),
+        });
+        let (desired, state) = control.start(Arc::clone(&work) as _);
+        let gate = watch::Sender::new(Gate { phase: Phase::Paused, pull: CancellationToken::new() });
+        Self { work, gate, desired, state, loops: JoinSet::new(), returns: JoinSet::new() }
+    }
+
+    pub(super) async fn run(mut self) {
+        let error = self.supervise().await;
+        if let Some(error) = &error {
+            tracing::error!(queue = self.work.source.queue_name(), error = %Chain(error), "the consumer ends");
+        }
+        let report = self.drain(error).await;
+        tracing::info!(
+            queue = self.work.source.queue_name(), finished = report.finished, requeued = report.requeued,
+            abandoned = report.abandoned, took = ?report.took, "consumer stopped"
+        );
+        self.state.send_replace(State { status: Status::Stopped, report: Some(report) });
+    }
+
+    fn options(&self) -> &Options {
+        &self.work.options
+    }
+
+    fn set_status(&self, status: Status) {
+        self.state.send_modify(|state| state.status = status);
+    }
+
+    /// Lets the loops pull, or not; whoever waits in a pull is told.
+    fn set_gate(&self, phase: Phase) {
+        let before = self.gate.send_replace(Gate { phase, pull: CancellationToken::new() });
+        before.pull.cancel();
+    }
+
+    /// Until it is to stop, or the source can do no more.
+    async fn supervise(&mut self) -> Option<Error> {
+        for index in 0..self.options().max_concurrent.get() {
+            self.loops.spawn(worker::run(Arc::clone(&self.work), index, self.gate.subscribe()));
+        }
+        loop {
+            let desired = *self.desired.borrow_and_update();
+            match desired {
+                Desired::Stop => return None,
+                Desired::Run => {
+                    self.set_gate(Phase::Open);
+                    self.set_status(Status::Running);
+                }
+                Desired::Pause => {
+                    if !self.pause().await {
+                        continue;
+                    }
+                    self.set_status(Status::Paused);
+                }
+            }
+            if let Some(error) = self.wait_for_change().await {
+                return Some(error);
+            }
+        }
+    }
+
+    /// Waits until something else is desired; meanwhile puts back what is lost. Returns the error of a loop that
+    /// ended, since all others will end the same way.
+    async fn wait_for_change(&mut self) -> Option<Error> {
+        loop {
+            // Each branch only waits; what has happened stays to be seen by the next call.
+            tokio::select! {
+                changed = self.desired.changed() => {
+                    // An error would mean that no handle is left, but the last one asks for a stop before it goes.
+                    changed.ok()?;
+                    return None;
+                }
+                Some(ended) = self.loops.join_next() => {
+                    if let Some(error) = ended_with(ended) {
+                        return Some(error);
+                    }
+                }
+                () = self.work.lost.added() => self.put_back_lost("loop_panic"),
+                Some(Ok(put_back)) = self.returns.join_next() => self.count(put_back, false),
+            }
+        }
+    }
+
+    /// Stops the pulls and hands back what is buffered. False when something else is desired meanwhile.
+    async fn pause(&mut self) -> bool {
+        self.set_gate(Phase::Paused);
+        let work = Arc::clone(&self.work);
+        let paused = async {
+            if let Err(error) = release(&work).await {
+                tracing::warn!(queue = work.source.queue_name(), error = %Chain(&error), "release failed");
+            }
+        };
+        // Dropping `release` in the middle is safe: what was not handed back is still buffered.
+        tokio::select! {
+            () = paused => true,
+            _ = self.desired.wait_for(|desired| *desired != Desired::Pause) => false,
+        }
+    }
+
+    /// Ends everything, in the order of the design: no more pulls; release; wait; cancel; drop; close.
+    async fn drain(&mut self, error: Option<Error>) -> Report {
+        let work = Arc::clone(&self.work);
+        let began = work.clock.now();
+        self.set_status(Status::Stopping);
+        self.set_gate(Phase::Stopping);
+        let (released, ()) = tokio::join!(release(&work), self.end_loops());
+        self.put_back_lost("shutting_down");
+        while let Some(put_back) = self.returns.join_next().await {
+            put_back.into_iter().for_each(|put_back| self.count(put_back, true));
+        }
+        let closed = bounded(&work, "close", work.source.close()).await;
+        // What a loop still holds now is on a thread that it does not give back.
+        let stuck = in_flight(&work.slots) as u64;
+        let drained = |count: fn(&Slot) -> u64| work.slots.iter().map(count).sum::<u64>();
+        Report {
+            finished: drained(|slot| slot.drained.finished.load(Ordering::Relaxed)),
+            requeued: drained(|slot| slot.drained.requeued.load(Ordering::Relaxed)),
+            abandoned: drained(|slot| slot.drained.abandoned.load(Ordering::Relaxed)) + stuck,
+            stats: sum(&work.slots),
+            took: work.clock.now().saturating_duration_since(began),
+            error,
+            close_error: released.and(closed).err(),
+        }
+    }
+
+    async fn end_loops(&mut self) {
+        let work = Arc::clone(&self.work);
+        let Options { drain_timeout, grace, close_timeout, .. } = *self.options();
+        if self.joined_within(drain_timeout).await {
+            return;
+        }
+        work.contexts.cancel();
+        if self.joined_within(grace).await {
+            return;
+        }
+        work.abandon.cancel();
+        // From here on only answers under way are waited for, and handlers that do not give their thread back.
+        if self.joined_within(close_timeout).await {
+            return;
+        }
+        self.loops.abort_all();
+        self.joined_within(grace).await;
+    }
+
+    async fn joined_within(&mut self, bound: Duration) -> bool {
+        let clock = Arc::clone(&self.work.clock);
+        let all = async {
+            loop {
+                // Only waits are lost here.
+                tokio::select! {
+                    ended = self.loops.join_next() => if ended.is_none() { return },
+                    () = self.work.lost.added() => self.put_back_lost("shutting_down"),
+                }
+            }
+        };
+        within(&*clock, bound, all).await.is_some()
+    }
+
+    fn count(&self, put_back: PutBack, draining: bool) {
+        let PutBack { message, settlement, settled } = put_back;
+        let work = &*self.work;
+        if let Err(error) = &settled {
+            work.report_settle_error(&message, &settlement, error);
+        }
+        // The last slot is the supervisor's: a counter has one writer.
+        let slot = &work.slots[work.options.max_concurrent.get()];
+        slot.count(&Outcome::Abandoned, &settlement, settled.is_ok());
+        if draining {
+            slot.count_drained(&Outcome::Abandoned, settled.is_ok());
+        }
+        let none = Duration::ZERO;
+        let timings = Timings { received_at: message.received_at(), handling: none, settling: none };
+        work.tell(slot, message, Outcome::Abandoned, settlement, settled.err(), timings);
+    }
+
+    /// Puts back what was dropped without an answer, each on a task of this supervisor's, bounded by the settle
+    /// time-out.
+    fn put_back_lost(&mut self, cause: &'static str) {
+        for delivery in self.work.lost.take_all() {
+            self.returns.spawn(put_back(Arc::clone(&self.work), delivery, cause));
+        }
+    }
+}
+
+/// A message that a loop lost, and how putting it back went.
+struct PutBack {
+    message: Message,
+    settlement: Settlement,
+    settled: Result<()>,
+}
+
+async fn put_back<S: MessageSource, H: Handler<T>, T>(
+    work: Arc<Work<S, H, T>>,
+    delivery: Delivery<S::Receipt>,
+    cause: &'static str,
+) -> PutBack {
+    let Delivery { message, receipt } = delivery;
+    let settlement = Settlement::Nack(NackReason::requeue_now(cause));
+    let settled = work.settle(receipt, settlement.clone()).await;
+    PutBack { message, settlement, settled }
+}
+
+/// Waits until no loop pulls, which is prompt, and hands back what is buffered.
+async fn release<S: MessageSource, H: Handler<T>, T>(work: &Work<S, H, T>) -> Result<()> {
+    let none_pulls = async {
+        while work.slots.iter().take(work.options.max_concurrent.get()).any(|slot| slot.is(Activity::Pulling))
+        {
+            work.parked.notified().await;
+        }
+    };
+    // A loop drops its pull once the grace is over; so a second wait of that length is enough.
+    within(&*work.clock, work.options.grace * 2, none_pulls).await;
+    bounded(work, "release", work.source.release()).await
+}
+
+async fn bounded<S: MessageSource, H: Handler<T>, T>(
+    work: &Work<S, H, T>,
+    operation: &'static str,
+    done: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let done = within(&*work.clock, work.options.close_timeout, done).await;
+    done.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, operation)))
+}
+
+fn ended_with(ended: std::result::Result<Option<Error>, tokio::task::JoinError>) -> Option<Error> {
+    match ended {
+        Ok(error) => error,
+        Err(error) => Some(Error::new(ErrorKind::Other, "run loop").with_source(error)),
+    }
+}

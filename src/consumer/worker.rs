@@ -1,0 +1,366 @@
+//! One loop: pull a message, handle it, settle it, tell of it. `max_concurrent` of these make a consumer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::event::{Outcome, Timings};
+use super::held::Held;
+use super::stats::{Activity, Slot, bump};
+use super::work::Work;
+use crate::backoff::Backoff;
+use crate::clock::within;
+use crate::error::{Chain, Error, ErrorKind, Result};
+use crate::handler::{Context, Handler, HandlerError};
+use crate::message::Message;
+use crate::source::{Cause, Delivery, MessageSource, NackReason, RequeueOrder, Settlement};
+
+/// Whether the loops may pull; each change makes a new pull token, and cancels the one before.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    pub(super) phase: Phase,
+    pub(super) pull: CancellationToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    Paused,
+    Stopping,
+}
+
+impl Phase {
+    fn hand_back_cause(self) -> &'static str {
+        match self {
+            Self::Open | Self::Paused => "paused",
+            Self::Stopping => "shutting_down",
+        }
+    }
+}
+
+/// Runs loop number `index` until the consumer stops or its source can do no more; that error is returned. A panic in
+/// it, which can come from the source or from a handler that is dropped, starts it again after a wait.
+pub(super) async fn run<S: MessageSource, H: Handler<T>, T: Send + 'static>(
+    work: Arc<Work<S, H, T>>,
+    index: usize,
+    gate: watch::Receiver<Gate>,
+) -> Option<Error> {
+    let mut worker = Worker::new(&work, index, gate);
+    let error = loop {
+        match AssertUnwindSafe(worker.pull_and_handle()).catch_unwind().await {
+            Ok(error) => break error,
+            Err(panic) => {
+                tracing::error!(queue = work.source.queue_name(), panic = %HandlerError::from_panic(panic), "loop panicked");
+                bump(&worker.slot.counters.loop_panics);
+                worker.wait_after_error().await;
+            }
+        }
+    };
+    worker.slot.set(Activity::Parked);
+    work.parked.notify_one();
+    error
+}
+
+struct Worker<'a, S: MessageSource, H: Handler<T>, T> {
+    work: &'a Work<S, H, T>,
+    slot: &'a Slot,
+    index: usize,
+    gate: watch::Receiver<Gate>,
+    /// What the gate was when this loop last looked, with a pull token of this loop's own.
+    seen: Gate,
+    /// Cancels the context of the handler that this loop runs.
+    context: Arc<CancellationToken>,
+    idle_since: Option<Instant>,
+    idle_streak: u32,
+}
+
+impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T> {
+    fn new(work: &'a Work<S, H, T>, index: usize, mut gate: watch::Receiver<Gate>) -> Self {
+        let seen = gate.borrow_and_update().clone();
+        let seen = Gate { pull: seen.pull.child_token(), ..seen };
+        let context = Arc::new(work.contexts.child_token());
+        Self { work, slot: &work.slots[index], index, gate, seen, context, idle_since: None, idle_streak: 0 }
+    }
+
+    async fn pull_and_handle(&mut self) -> Option<Error> {
+        loop {
+            // A source that always has a message would otherwise keep the thread to itself.
+            tokio::task::coop::consume_budget().await;
+            self.slot.set(Activity::Pulling);
+            match self.phase() {
+                Phase::Open => {}
+                Phase::Paused => {
+                    self.park().await;
+                    continue;
+                }
+                Phase::Stopping => return None,
+            }
+            match self.receive().await {
+                Ok(Some(delivery)) => self.process(delivery).await,
+                Ok(None) => self.wait_if_idle_too_soon().await,
+                Err(error) => {
+                    bump(&self.slot.counters.receive_errors);
+                    if !error.is_transient() {
+                        return Some(error);
+                    }
+                    self.report_receive_error(&error);
+                    self.wait_after_error().await;
+                }
+            }
+        }
+    }
+
+    /// The phase now; looks at the gate only when it has changed, which is one load of an atomic.
+    fn phase(&mut self) -> Phase {
+        if self.gate.has_changed().unwrap_or(false) {
+            let gate = self.gate.borrow_and_update().clone();
+            self.seen = Gate { pull: gate.pull.child_token(), ..gate };
+        }
+        self.seen.phase
+    }
+
+    async fn park(&mut self) {
+        self.slot.set(Activity::Parked);
+        self.work.parked.notify_one();
+        self.wait_for_gate().await;
+    }
+
+    async fn wait_for_gate(&mut self) {
+        if self.gate.changed().await.is_err() {
+            // The supervisor is gone, and with it the runtime.
+            std::future::pending::<()>().await;
+        }
+        // `changed` has marked the change as seen.
+        self.gate.mark_changed();
+    }
+
+    /// Waits, or until the gate changes.
+    async fn wait(&mut self, time: Duration) {
+        self.slot.set(Activity::Parked);
+        self.work.parked.notify_one();
+        let sleep = self.work.clock.sleep(time);
+        // Only waits are lost here.
+        tokio::select! {
+            () = sleep => {}
+            () = self.wait_for_gate() => {}
+        }
+    }
+
+    async fn receive(&self) -> Result<Option<Delivery<S::Receipt>>> {
+        let work = self.work;
+        let overdue = async {
+            self.seen.pull.cancelled().await;
+            work.clock.sleep(work.options.grace).await;
+        };
+        // Dropping `receive` loses no message, by contract; a source that returns when it is cancelled is not dropped.
+        let received = tokio::select! {
+            biased;
+            received = work.source.receive(&self.seen.pull) => received,
+            () = overdue => Ok(None),
+        };
+        if received.is_ok() && work.receive_errors.load(Ordering::Relaxed) != 0 {
+            work.receive_errors.store(0, Ordering::Relaxed);
+        }
+        received
+    }
+
+    fn report_receive_error(&self, error: &Error) {
+        let queue = self.work.source.queue_name();
+        // The loops fail together: one line for the outage is enough.
+        if self.work.receive_errors.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(queue, error = %Chain(error), "receive failed, trying again");
+        } else {
+            tracing::debug!(queue, error = %Chain(error), "receive failed again");
+        }
+    }
+
+    async fn wait_after_error(&mut self) {
+        let loops = u32::try_from(self.work.slots.len()).unwrap_or(u32::MAX);
+        let failures = self.work.receive_errors.load(Ordering::Relaxed);
+        let delay = self.work.options.receive_backoff.delay(failures.div_ceil(loops), self.index as u64);
+        self.wait(delay).await;
+    }
+
+    /// A source that says at once that nothing came, again and again, must not make this loop spin.
+    async fn wait_if_idle_too_soon(&mut self) {
+        let now = self.work.clock.now();
+        let last = self.idle_since.replace(now);
+        if last.is_none_or(|last| now.saturating_duration_since(last) >= Duration::from_millis(1)) {
+            self.idle_streak = 0;
+            return;
+        }
+        self.idle_streak = self.idle_streak.saturating_add(1);
+        let backoff = Backoff::new(Duration::from_millis(1)).with_max(Duration::from_millis(100));
+        self.wait(backoff.delay(self.idle_streak, self.index as u64)).await;
+    }
+
+    async fn process(&mut self, delivery: Delivery<S::Receipt>) {
+        let work = self.work;
+        self.slot.set(Activity::Handling);
+        bump(&self.slot.counters.received);
+        let held = Held::new(delivery, &work.lost);
+        let Some((message, receipt)) = held.parts() else { return };
+        let phase = self.phase();
+        let started = self.now_if_observed();
+        let (settlement, outcome) = if phase == Phase::Open {
+            match self.attempt(message, receipt).await {
+                Some(result) => (self.decide(&result, message), outcome(result)),
+                None => (NackReason::requeue_now("shutting_down").into(), Outcome::Abandoned),
+            }
+        } else {
+            (NackReason::requeue_now(phase.hand_back_cause()).into(), Outcome::HandedBack)
+        };
+        let handled = self.now_if_observed();
+        let Some(Delivery { message, receipt }) = held.take() else { return };
+        let settled = work.settle(receipt, settlement.clone()).await;
+        self.slot.count(&outcome, &settlement, settled.is_ok());
+        if self.phase() == Phase::Stopping {
+            self.slot.count_drained(&outcome, settled.is_ok());
+        }
+        if let Err(error) = &settled {
+            work.report_settle_error(&message, &settlement, error);
+        }
+        if let (Some(started), Some(handled)) = (started, handled) {
+            let timings = Timings {
+                received_at: message.received_at(),
+                handling: handled.saturating_duration_since(started),
+                settling: work.clock.now().saturating_duration_since(handled),
+            };
+            work.tell(self.slot, message, outcome, settlement.clone(), settled.err(), timings);
+        }
+        if phase == Phase::Open {
+            self.damp(&settlement).await;
+        }
+    }
+
+    fn now_if_observed(&self) -> Option<Instant> {
+        (!self.work.observers.is_empty()).then(|| self.work.clock.now())
+    }
+
+    /// Decodes and handles; `None` when the handler was dropped at the end of a drain.
+    async fn attempt(
+        &mut self,
+        message: &Message,
+        receipt: &S::Receipt,
+    ) -> Option<Result<H::Output, HandlerError>> {
+        let work = self.work;
+        if work.capabilities.lease.is_some() && self.context.is_cancelled() {
+            // A lease was lost before: that was the context of another message.
+            self.context = Arc::new(work.contexts.child_token());
+        }
+        let context = Context::shared(message.clone(), Arc::clone(&self.context));
+        let call = AssertUnwindSafe(async {
+            let payload = (work.decode)(message).map_err(HandlerError::invalid_input)?;
+            work.handler.handle(payload, context).await
+        });
+        // The handler is looked at first: one that is done is never dropped. The others only watch.
+        tokio::select! {
+            biased;
+            result = call.catch_unwind() => {
+                let result = result.unwrap_or_else(|panic| Err(HandlerError::from_panic(panic)));
+                match &result {
+                    Err(HandlerError::Panicked { .. }) => bump(&self.slot.counters.panics),
+                    Err(HandlerError::Validation { .. }) => bump(&self.slot.counters.invalid),
+                    _ => {}
+                }
+                Some(result)
+            }
+            () = work.abandon.cancelled() => None,
+            never = self.keep_lease(message, receipt) => match never {},
+        }
+    }
+
+    /// Extends the lease three times as often as needed, so that one failed extend costs nothing. Once it is lost the
+    /// handler's context is cancelled, and nothing more is done: settling will say `Stale`.
+    async fn keep_lease(&self, message: &Message, receipt: &S::Receipt) -> std::convert::Infallible {
+        let work = self.work;
+        let Some(lease) = work.capabilities.lease else { return std::future::pending().await };
+        let interval = (lease / 3).max(Duration::from_millis(1));
+        loop {
+            work.clock.sleep(interval).await;
+            let extended = within(&*work.clock, interval, work.source.extend(receipt)).await;
+            let error = match extended {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => error,
+                None => Error::new(ErrorKind::Timeout, "extend"),
+            };
+            let lost = error.kind() == ErrorKind::Stale;
+            tracing::warn!(
+                queue = work.source.queue_name(), message = message.id(), lost, error = %Chain(&error),
+                "could not extend the lease"
+            );
+            if lost {
+                bump(&self.slot.counters.leases_lost);
+                self.context.cancel();
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// What the result means for the message, with nothing left open.
+    fn decide(&self, result: &Result<H::Output, HandlerError>, message: &Message) -> Settlement {
+        let work = self.work;
+        let decided = catch_unwind(AssertUnwindSafe(|| (work.on_result)(result, message)));
+        let proposed = decided.unwrap_or_else(|panic| {
+            bump(&self.slot.counters.on_result_panics);
+            let panic = HandlerError::from_panic(panic);
+            tracing::error!(queue = work.source.queue_name(), message = message.id(), %panic, "on_result panicked");
+            NackReason::retry(Cause::new("on_result_panic").with_detail(panic.to_string())).into()
+        });
+        self.keep_from_the_front(work.options.retry.complete(proposed, message))
+    }
+
+    /// Where a requeued message goes to the front of the queue, requeueing it over and over would let nothing else
+    /// through. From the third in a row on it is postponed instead, for as long as this loop would have waited.
+    fn keep_from_the_front(&self, settlement: Settlement) -> Settlement {
+        let capabilities = &self.work.capabilities;
+        let in_a_row = self.work.requeues.load(Ordering::Relaxed).saturating_add(1);
+        match settlement {
+            Settlement::Nack(NackReason::RequeueNow { cause })
+                if in_a_row > 2
+                    && capabilities.delayed_retry
+                    && capabilities.requeue_order != RequeueOrder::Back =>
+            {
+                NackReason::postpone(self.requeue_delay(in_a_row), cause).into()
+            }
+            other => other,
+        }
+    }
+
+    fn requeue_delay(&self, in_a_row: u32) -> Duration {
+        self.work.options.requeue_backoff.delay(in_a_row, self.index as u64)
+    }
+
+    /// Waits before the next pull where the message can come again at once, longer the more of them were put back in
+    /// a row, by any loop.
+    async fn damp(&mut self, settlement: &Settlement) {
+        let requeues = &self.work.requeues;
+        let waits = match settlement {
+            Settlement::Nack(NackReason::RequeueNow { .. }) => true,
+            Settlement::Nack(NackReason::Retry { .. }) if !self.work.capabilities.delayed_retry => true,
+            Settlement::Nack(NackReason::Retry { counted: false, .. }) => false,
+            Settlement::Ack | Settlement::Nack(NackReason::Retry { .. } | NackReason::DeadLetter { .. }) => {
+                if requeues.load(Ordering::Relaxed) != 0 {
+                    requeues.store(0, Ordering::Relaxed);
+                }
+                return;
+            }
+        };
+        let in_a_row = requeues.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if waits {
+            self.wait(self.requeue_delay(in_a_row)).await;
+        }
+    }
+}
+
+fn outcome<O>(result: Result<O, HandlerError>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Done,
+        Err(error) => Outcome::Failed(error),
+    }
+}

@@ -1,0 +1,391 @@
+//! One queue: its lock, who waits for it, and what tests want to know of it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::broker::Broker;
+use super::source::MemorySource;
+use super::state::{FaultPoint, MemoryReceipt, Nacked, QueueCounts, State};
+use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::Message;
+use crate::source::{DeadLetter, Delivery, NackReason, RequeueOrder};
+
+/// One queue of a [`MemoryBroker`](super::MemoryBroker): a handle to publish to it, to look into it, and to make it
+/// fail. Cheap to clone.
+#[derive(Clone)]
+pub struct MemoryQueue(pub(super) Arc<Queue>);
+
+pub(super) struct Queue {
+    pub(super) name: String,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) lease: Option<Duration>,
+    pub(super) order: RequeueOrder,
+    state: Mutex<State>,
+    /// A message is there, or the time at which the next one is due has changed.
+    pub(super) arrived: Notify,
+    /// Anything changed, for those who wait for a condition.
+    changed: Notify,
+    broker: Weak<Broker>,
+    dead_letters: OnceLock<Arc<Queue>>,
+}
+
+/// What came of asking for a message.
+pub(super) enum Taken {
+    Delivery(Delivery<MemoryReceipt>),
+    Failed(Error),
+    /// Nothing now; perhaps something at that time.
+    Nothing(Option<Instant>),
+}
+
+impl Queue {
+    pub(super) fn new(
+        name: &str,
+        clock: Arc<dyn Clock>,
+        state: State,
+        shape: (RequeueOrder, Option<Duration>),
+        broker: Weak<Broker>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            clock,
+            lease: shape.1,
+            order: shape.0,
+            state: Mutex::new(state),
+            arrived: Notify::new(),
+            changed: Notify::new(),
+            broker,
+            dead_letters: OnceLock::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, with everything that is due brought back.
+    fn lock_swept(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.is_timed() && state.sweep(self.clock.now()) {
+            self.arrived.notify_waiters();
+        }
+        state
+    }
+
+    fn tell(&self, state: &State) {
+        if state.watchers > 0 {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(super) fn error(&self, kind: ErrorKind, operation: &'static str) -> Error {
+        Error::new(kind, operation).with_context("queue", &self.name)
+    }
+
+    pub(super) fn publish(&self, message: &Message) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(error) = state.fault(FaultPoint::Publish) {
+            return Err(error);
+        }
+        self.put(&mut state, message);
+        Ok(())
+    }
+
+    fn put(&self, state: &mut State, message: &Message) {
+        state.publish(Arc::clone(message.content()));
+        self.arrived.notify_one();
+        self.tell(state);
+    }
+
+    /// `open` is asked under the lock, so that a session which ends at the same time takes nothing more.
+    pub(super) fn take(&self, session: u64, prefetch: usize, open: impl FnOnce() -> bool) -> Taken {
+        let mut state = self.lock();
+        let now = state.is_timed().then(|| self.clock.now());
+        if now.is_some_and(|now| state.sweep(now)) {
+            self.arrived.notify_waiters();
+        }
+        if !open() {
+            return Taken::Failed(self.error(ErrorKind::Closed, "receive"));
+        }
+        if let Some(error) = state.fault(FaultPoint::Receive) {
+            return Taken::Failed(error);
+        }
+        match state.take(session, prefetch, now, || self.clock.wall()) {
+            Some((message, receipt)) => {
+                self.tell(&state);
+                Taken::Delivery(Delivery { message, receipt })
+            }
+            None => Taken::Nothing(state.next_due()),
+        }
+    }
+
+    pub(super) fn ack(&self, receipt: &MemoryReceipt) -> Result<()> {
+        let mut state = self.lock_swept();
+        if let Some(error) = state.fault(FaultPoint::Ack) {
+            return Err(self.failed_settle(&mut state, receipt, error));
+        }
+        if !state.ack(receipt) {
+            return Err(self.error(ErrorKind::Stale, "ack"));
+        }
+        self.tell(&state);
+        Ok(())
+    }
+
+    pub(super) fn nack(&self, receipt: &MemoryReceipt, reason: NackReason) -> Result<()> {
+        // Looked up before the lock is taken: making the dead-letter queue takes the broker's lock.
+        let dead_letters = matches!(reason, NackReason::DeadLetter { .. }).then(|| self.dead_letters());
+        let cause = reason.cause().clone();
+        let mut state = self.lock_swept();
+        if let Some(error) = state.fault(FaultPoint::Nack) {
+            return Err(self.failed_settle(&mut state, receipt, error));
+        }
+        let due = state.next_due();
+        match state.nack(receipt, reason, self.clock.now()) {
+            None => return Err(self.error(ErrorKind::Stale, "nack")),
+            Some(Nacked::Dead(message)) => {
+                let letter = DeadLetter::new(cause, &message, &self.name, self.clock.wall());
+                let headers = letter.stamp(message.headers().clone());
+                if let Some(dead_letters) = dead_letters {
+                    // Locks are taken from a queue to its dead-letter queue only, never the other way.
+                    dead_letters.put(&mut dead_letters.lock(), &message.with_headers(headers));
+                }
+            }
+            Some(Nacked::Kept) => {
+                if state.next_due() == due {
+                    self.arrived.notify_one();
+                } else {
+                    // Everybody who waits must know the new time: whoever wakes first may be busy when it comes.
+                    self.arrived.notify_waiters();
+                }
+            }
+        }
+        self.tell(&state);
+        Ok(())
+    }
+
+    fn failed_settle(&self, state: &mut State, receipt: &MemoryReceipt, error: Error) -> Error {
+        if !state.fail_settle(receipt) {
+            return self.error(ErrorKind::Stale, "settle");
+        }
+        self.arrived.notify_one();
+        self.tell(state);
+        error
+    }
+
+    pub(super) fn extend(&self, receipt: &MemoryReceipt) -> Result<()> {
+        if self.lease.is_none() {
+            return Err(self.error(ErrorKind::Unsupported, "extend"));
+        }
+        let mut state = self.lock_swept();
+        if let Some(error) = state.fault(FaultPoint::Extend) {
+            return Err(error);
+        }
+        if state.extend(receipt, self.clock.now()) {
+            Ok(())
+        } else {
+            Err(self.error(ErrorKind::Stale, "extend"))
+        }
+    }
+
+    pub(super) fn release(&self, session: u64) -> Result<()> {
+        let mut state = self.lock_swept();
+        if let Some(error) = state.fault(FaultPoint::Release) {
+            return Err(error);
+        }
+        state.release(session);
+        self.everything_moved(&state);
+        Ok(())
+    }
+
+    pub(super) fn end_session(&self, session: u64, close: impl FnOnce()) -> Result<()> {
+        let mut state = self.lock_swept();
+        close();
+        state.end_session(session);
+        self.everything_moved(&state);
+        state.fault(FaultPoint::Close).map_or(Ok(()), Err)
+    }
+
+    fn everything_moved(&self, state: &State) {
+        self.arrived.notify_waiters();
+        self.tell(state);
+    }
+
+    fn dead_letters(&self) -> Arc<Queue> {
+        Arc::clone(self.dead_letters.get_or_init(|| {
+            let name = format!("{}.dlq", self.name);
+            match self.broker.upgrade() {
+                Some(broker) => broker.queue(&name),
+                // The broker is gone but for this queue: its dead letters are still looked at from here.
+                None => Arc::new(Broker::detached(&name, Arc::clone(&self.clock))),
+            }
+        }))
+    }
+}
+
+impl MemoryQueue {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// A source that pulls from this queue, one message at a time.
+    pub fn source(&self) -> MemorySource {
+        MemorySource::of(self.clone())
+    }
+
+    /// Puts a message into the queue, whatever the fault script says; a publisher is
+    /// [`MemoryBroker::publisher`](super::MemoryBroker::publisher).
+    pub fn publish(&self, message: Message) {
+        self.0.put(&mut self.0.lock(), &message);
+    }
+
+    /// The queue of the dead letters of this one.
+    pub fn dead_letter_queue(&self) -> MemoryQueue {
+        MemoryQueue(self.0.dead_letters())
+    }
+
+    /// How much is where, and what has happened so far. Exact, where the histories keep the last ones only.
+    pub fn counts(&self) -> QueueCounts {
+        let dead = self.0.dead_letters.get().map_or(0, |dead| dead.lock_swept().counts(0).pending);
+        self.0.lock_swept().counts(dead)
+    }
+
+    /// What waits to be delivered, the next one first.
+    pub fn pending(&self) -> Vec<Message> {
+        self.0.lock_swept().pending()
+    }
+
+    /// What waits for a delay to end, the soonest first.
+    pub fn delayed(&self) -> Vec<Message> {
+        self.0.lock_swept().delayed()
+    }
+
+    /// What was delivered and is not settled, in order of delivery; what a source has buffered included.
+    pub fn in_flight(&self) -> Vec<Message> {
+        self.0.lock_swept().in_flight()
+    }
+
+    /// The last acks, oldest first: as many as [`QueueOptions::history`](super::QueueOptions::history).
+    pub fn acked(&self) -> Vec<Message> {
+        self.0.lock_swept().acked()
+    }
+
+    /// The last nacks with their reasons, oldest first: as many as the history keeps.
+    pub fn nacked(&self) -> Vec<(Message, NackReason)> {
+        self.0.lock_swept().nacked()
+    }
+
+    /// What is in the dead-letter queue, with what is written on it, oldest first.
+    pub fn dead_lettered(&self) -> Vec<(Message, DeadLetter)> {
+        let Some(dead) = self.0.dead_letters.get() else { return Vec::new() };
+        let messages = dead.lock_swept().pending();
+        messages
+            .into_iter()
+            .filter_map(|message| DeadLetter::of(&message).map(|letter| (message, letter)))
+            .collect()
+    }
+
+    /// Waits until `condition` holds, for at most 10 s of real time. It is looked at now, and at each change of the
+    /// queue.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> windlass::Result<()> {
+    /// # use windlass::{clock::ControlledClock, memory::MemoryBroker, message::Message};
+    /// let queue = MemoryBroker::new(ControlledClock::new()).queue("orders");
+    /// queue.publish(Message::new("{}"));
+    /// queue.until(|queue| queue.counts().pending == 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Timeout` when it does not hold by then; the text says how the queue stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only looks.
+    pub async fn until(&self, condition: impl FnMut(&Self) -> bool) -> Result<()> {
+        self.until_within(TEST_BOUND, condition).await
+    }
+
+    /// As [`until`](Self::until), for at most `bound` of real time.
+    ///
+    /// # Errors
+    ///
+    /// `Timeout`, as for [`until`](Self::until).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only looks.
+    pub async fn until_within(&self, bound: Duration, condition: impl FnMut(&Self) -> bool) -> Result<()> {
+        within(&SystemClock, bound, self.holds(condition)).await.ok_or_else(|| {
+            let message = format!("not within {bound:?}; the queue stands at {:?}", self.counts());
+            self.0.error(ErrorKind::Timeout, "until").with_message(message)
+        })
+    }
+
+    async fn holds(&self, mut condition: impl FnMut(&Self) -> bool) {
+        let _watcher = Watcher::new(&self.0);
+        loop {
+            let changed = self.0.changed.notified();
+            if condition(self) {
+                return;
+            }
+            let due = self.0.lock().next_due();
+            // Only waits are lost here: the loop looks again.
+            tokio::select! {
+                () = changed => {}
+                () = wait_until(&*self.0.clock, due) => {}
+            }
+        }
+    }
+
+    /// Makes the next operation at `point` fail with `error`. Several for the same point fail one after the other.
+    pub fn fail_next(&self, point: FaultPoint, error: Error) {
+        self.0.lock().script(point, error);
+        self.0.arrived.notify_waiters();
+    }
+
+    /// Cuts the connection of every source of this queue: what is in flight comes back, to the front and in order,
+    /// and its receipts are stale. The sources connect again by themselves.
+    pub fn cut(&self) {
+        let mut state = self.0.lock_swept();
+        state.cut();
+        self.0.everything_moved(&state);
+    }
+}
+
+impl fmt::Debug for MemoryQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryQueue").field("name", &self.0.name).field("counts", &self.counts()).finish()
+    }
+}
+
+/// Sleeps until `due`, or for ever where nothing is due.
+pub(super) async fn wait_until(clock: &dyn Clock, due: Option<Instant>) {
+    match due {
+        Some(due) => clock.sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Counts itself among those that want to hear of changes, as long as it lives.
+struct Watcher<'a>(&'a Queue);
+
+impl<'a> Watcher<'a> {
+    fn new(queue: &'a Queue) -> Self {
+        queue.lock().watchers += 1;
+        Self(queue)
+    }
+}
+
+impl Drop for Watcher<'_> {
+    fn drop(&mut self) {
+        self.0.lock().watchers -= 1;
+    }
+}

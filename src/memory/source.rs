@@ -1,0 +1,188 @@
+//! One consumer of one queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::broker::MemoryBroker;
+use super::queue::{MemoryQueue, Taken, wait_until};
+use super::state::MemoryReceipt;
+use crate::clock::{Clock, after};
+use crate::error::Result;
+use crate::source::{Capabilities, Delivery, Health, MessageSource, NackReason};
+
+/// A source on a queue in this process. Clones share one session: closing one closes all, and what they hold goes back
+/// when the last is dropped.
+#[derive(Clone)]
+pub struct MemorySource(Arc<Session>);
+
+struct Session {
+    id: u64,
+    queue: MemoryQueue,
+    prefetch: usize,
+    idle: Option<Duration>,
+    /// Set under the queue's lock, so that nothing is taken once it is set.
+    closed: AtomicBool,
+    /// Wakes those who wait when the session is closed.
+    closing: CancellationToken,
+}
+
+impl MemorySource {
+    /// A source with a queue of its own, called `memory`: enough for a test of one queue.
+    pub fn new(clock: impl Clock) -> Self {
+        MemoryBroker::new(clock).queue("memory").source()
+    }
+
+    pub(super) fn of(queue: MemoryQueue) -> Self {
+        Self::open(queue, 0, None)
+    }
+
+    fn open(queue: MemoryQueue, prefetch: usize, idle: Option<Duration>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Self(Arc::new(Session {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            queue,
+            prefetch,
+            idle,
+            closed: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// A new source on the same queue that takes up to `prefetch` messages at a time and keeps them until they are
+    /// received or released, as push-based brokers do. 0, the default, takes one as it is received.
+    #[must_use]
+    pub fn with_prefetch(self, prefetch: usize) -> Self {
+        Self::open(self.0.queue.clone(), prefetch, self.0.idle)
+    }
+
+    /// A new source on the same queue whose `receive` returns `Ok(None)` when nothing came for `idle`. By default it
+    /// waits for as long as it is not cancelled.
+    #[must_use]
+    pub fn with_idle(self, idle: Duration) -> Self {
+        Self::open(self.0.queue.clone(), self.0.prefetch, Some(idle))
+    }
+
+    /// The queue behind this source: to publish to it, look into it, and make it fail.
+    pub fn queue(&self) -> &MemoryQueue {
+        &self.0.queue
+    }
+
+    fn take(&self) -> Taken {
+        let session = &*self.0;
+        session.queue.0.take(session.id, session.prefetch, || !session.closed.load(Ordering::Relaxed))
+    }
+
+    async fn wait(&self, cancel: &CancellationToken) -> Result<Option<Delivery<MemoryReceipt>>> {
+        let queue = &*self.0.queue.0;
+        let clock = &*queue.clock;
+        let mut idle = None;
+        if let Some(time) = self.0.idle {
+            idle = Some(clock.sleep_until(after(clock.now(), time)));
+        }
+        let mut idle = std::pin::pin!(async move {
+            match idle {
+                Some(sleep) => sleep.await,
+                None => std::future::pending().await,
+            }
+        });
+        loop {
+            let mut arrived = std::pin::pin!(queue.arrived.notified());
+            // Counted as waiting before it looks: what arrives from here on wakes it.
+            arrived.as_mut().enable();
+            let due = match self.take() {
+                Taken::Delivery(delivery) => return Ok(Some(delivery)),
+                Taken::Failed(error) => return Err(error),
+                Taken::Nothing(due) => due,
+            };
+            // Only waits are lost here: what is taken is taken by `take`, in one step.
+            tokio::select! {
+                () = &mut arrived => {}
+                () = cancel.cancelled() => return Ok(None),
+                () = self.0.closing.cancelled() => {}
+                () = wait_until(clock, due) => {}
+                () = &mut idle => return Ok(None),
+            }
+        }
+    }
+}
+
+impl MessageSource for MemorySource {
+    type Receipt = MemoryReceipt;
+
+    fn queue_name(&self) -> &str {
+        self.0.queue.name()
+    }
+
+    async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<MemoryReceipt>>> {
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
+        match self.take() {
+            Taken::Delivery(delivery) => Ok(Some(delivery)),
+            Taken::Failed(error) => Err(error),
+            Taken::Nothing(_) => self.wait(cancel).await,
+        }
+    }
+
+    async fn ack(&self, receipt: MemoryReceipt) -> Result<()> {
+        self.0.queue.0.ack(&receipt)
+    }
+
+    async fn nack(&self, receipt: MemoryReceipt, reason: NackReason) -> Result<()> {
+        self.0.queue.0.nack(&receipt, reason)
+    }
+
+    async fn extend(&self, receipt: &MemoryReceipt) -> Result<()> {
+        self.0.queue.0.extend(receipt)
+    }
+
+    async fn release(&self) -> Result<()> {
+        self.0.queue.0.release(self.0.id)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.end()
+    }
+
+    fn health(&self) -> Health {
+        if self.0.closed.load(Ordering::Relaxed) { Health::Closed } else { Health::Ready }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new()
+            .with_delayed_retry(true)
+            .with_counts_attempts(true)
+            .with_dead_letter(true)
+            .with_counts_deliveries(true)
+            .with_flags_redelivery(true)
+            .with_requeue_order(self.0.queue.0.order)
+            .with_lease(self.0.queue.0.lease)
+    }
+}
+
+impl Session {
+    fn end(&self) -> Result<()> {
+        let ended = self.queue.0.end_session(self.id, || self.closed.store(true, Ordering::Relaxed));
+        self.closing.cancel();
+        ended
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Relaxed) {
+            // A scripted fault of `close` has nobody here to go to.
+            let _ = self.end();
+        }
+    }
+}
+
+impl fmt::Debug for MemorySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemorySource").field("queue", &self.0.queue.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,33 @@
+//! The other half of the contract: sending a message to a queue and knowing that it arrived.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::message::Message;
+
+/// Where messages are sent to: one broker.
+pub trait Publisher: Send + Sync + 'static {
+    /// Sends `message` to `queue` and resolves when the broker has confirmed that it has it.
+    ///
+    /// Only what was sent is sent on: id, body, headers and properties. How a message came (attempt, redelivered,
+    /// delivery count) is not, so that a received message which is published onward starts at attempt 1.
+    ///
+    /// # Errors
+    ///
+    /// `Disconnected`: not sent. `Refused`: the broker said no. `Unroutable`: there is no such queue. `Unconfirmed`:
+    /// unknown, because no confirm came in time or the connection went first; it is never reported as success and
+    /// never sent again silently. `Invalid`: the message or the name cannot be sent; nothing was.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker took the message.
+    fn publish(&self, queue: &str, message: Message) -> impl Future<Output = Result<()>> + Send;
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<P: Publisher> Publisher for Arc<P> {
+    fn publish(&self, queue: &str, message: Message) -> impl Future<Output = Result<()>> + Send {
+        (**self).publish(queue, message)
+    }
+}

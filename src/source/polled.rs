@@ -1,0 +1,339 @@
+//! A source made of three closures, for people whose queue is a table or a directory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::{Capabilities, Delivery, Health, MessageSource, NackReason};
+use crate::clock::{Clock, SystemClock, within};
+use crate::error::{BoxError, Error, ErrorKind, Result};
+use crate::message::Message;
+
+type Fetch<K> = BoxFuture<'static, Result<Option<(Message, K)>, BoxError>>;
+type Done = BoxFuture<'static, Result<(), BoxError>>;
+
+/// A source made of three async closures: fetch the next message, remove it, give it back.
+///
+/// `fetch` claims one message and returns it with a key of the user's own, such as a row's id; `Ok(None)` means that
+/// there is none now, and it is asked again after the idle time (1 s). `remove` is called to ack, `give_back` to nack,
+/// with the reason: what a retry's delay, its attempt and a dead letter mean in the user's storage is decided there,
+/// and said with [`with_capabilities`](Self::with_capabilities).
+///
+/// A `fetch` that is under way when its `receive` is cancelled or dropped is kept here and finished by the next
+/// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. An error
+/// of a closure that is an [`Error`] is passed on as it is; any other becomes one of kind `Other`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), windlass::Error> {
+/// use std::collections::VecDeque;
+/// use std::sync::{Arc, Mutex};
+/// use tokio_util::sync::CancellationToken;
+/// use windlass::message::Message;
+/// use windlass::source::{MessageSource, PolledSource};
+///
+/// let table = Arc::new(Mutex::new(VecDeque::from(["first", "second"])));
+/// let (fetch, back) = (table.clone(), table.clone());
+/// let source = PolledSource::new(
+///     "rows",
+///     move || {
+///         let row = fetch.lock().unwrap().pop_front();
+///         async move { Ok::<_, std::io::Error>(row.map(|row| (Message::new(row), row))) }
+///     },
+///     |_row| async { Ok::<_, std::io::Error>(()) },
+///     move |row, _reason| {
+///         back.lock().unwrap().push_front(row);
+///         async { Ok::<_, std::io::Error>(()) }
+///     },
+/// );
+/// let delivery = source.receive(&CancellationToken::new()).await?.expect("a row");
+/// assert_eq!(delivery.message.body(), "first");
+/// source.ack(delivery.receipt).await?;
+/// assert_eq!(table.lock().unwrap().len(), 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct PolledSource<K> {
+    queue: String,
+    fetch: Box<dyn Fn() -> Fetch<K> + Send + Sync>,
+    remove: Box<dyn Fn(K) -> Done + Send + Sync>,
+    give_back: Box<dyn Fn(K, NackReason) -> Done + Send + Sync>,
+    capabilities: Capabilities,
+    clock: Arc<dyn Clock>,
+    idle: Duration,
+    bound: Duration,
+    state: Mutex<State<K>>,
+    closed: CancellationToken,
+}
+
+struct State<K> {
+    /// Fetches under way whose `receive` went away.
+    parked: Vec<Fetch<K>>,
+    /// The keys of deliveries that are not settled.
+    held: BTreeMap<u64, K>,
+    next_tag: u64,
+    last_error: Option<String>,
+}
+
+/// The receipt of a [`PolledSource`].
+#[derive(Debug)]
+pub struct PolledReceipt(u64);
+
+impl<K: Send + 'static> PolledSource<K> {
+    /// A source for the queue called `queue`.
+    pub fn new<F, FF, R, RF, G, GF, E>(queue: impl Into<String>, fetch: F, remove: R, give_back: G) -> Self
+    where
+        F: Fn() -> FF + Send + Sync + 'static,
+        FF: Future<Output = Result<Option<(Message, K)>, E>> + Send + 'static,
+        R: Fn(K) -> RF + Send + Sync + 'static,
+        RF: Future<Output = Result<(), E>> + Send + 'static,
+        G: Fn(K, NackReason) -> GF + Send + Sync + 'static,
+        GF: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        let state = State { parked: Vec::new(), held: BTreeMap::new(), next_tag: 0, last_error: None };
+        Self {
+            queue: queue.into(),
+            fetch: Box::new(move || fetch().map(|fetched| fetched.map_err(Into::into)).boxed()),
+            remove: Box::new(move |key| remove(key).map(|done| done.map_err(Into::into)).boxed()),
+            give_back: Box::new(move |key, why| {
+                give_back(key, why).map(|done| done.map_err(Into::into)).boxed()
+            }),
+            capabilities: Capabilities::new(),
+            clock: Arc::new(SystemClock),
+            idle: Duration::from_secs(1),
+            bound: Duration::from_secs(30),
+            state: Mutex::new(state),
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// Says what the closures do: nothing is claimed by default.
+    #[must_use]
+    pub fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    /// The clock that the waits are on; the system's by default.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// How long to wait after a fetch that found nothing; 1 s by default.
+    #[must_use]
+    pub fn with_idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// How long one call of a closure may take before it is an error of kind `Timeout`; 30 s by default. A fetch that
+    /// is late is kept and finished later; a late remove or give-back is dropped.
+    #[must_use]
+    pub fn with_bound(mut self, bound: Duration) -> Self {
+        self.bound = bound;
+        self
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, kind: ErrorKind, operation: &'static str) -> Error {
+        Error::new(kind, operation).with_context("queue", &self.queue)
+    }
+
+    fn classify(&self, operation: &'static str, error: BoxError) -> Error {
+        match error.downcast::<Error>() {
+            Ok(ours) => *ours,
+            Err(other) => self.error(ErrorKind::Other, operation).with_source(other),
+        }
+    }
+
+    fn hold(&self, message: Message, key: K) -> Delivery<PolledReceipt> {
+        let mut state = self.lock();
+        let tag = state.next_tag;
+        state.next_tag += 1;
+        state.held.insert(tag, key);
+        state.last_error = None;
+        Delivery { message: message.with_received_at(self.clock.wall()), receipt: PolledReceipt(tag) }
+    }
+
+    fn take(&self, receipt: &PolledReceipt, operation: &'static str) -> Result<K> {
+        self.lock().held.remove(&receipt.0).ok_or_else(|| self.error(ErrorKind::Stale, operation))
+    }
+
+    async fn call(&self, operation: &'static str, done: Done) -> Result<()> {
+        match within(&*self.clock, self.bound, done).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(self.classify(operation, error)),
+            None => Err(self.error(ErrorKind::Timeout, operation)),
+        }
+    }
+
+    /// Finishes the fetches that nobody waits for and gives back what they claimed.
+    async fn give_back_parked(&self, operation: &'static str) -> Result<()> {
+        let mut result = Ok(());
+        while let Some(mut fetch) = Underway::adopt(self) {
+            match within(&*self.clock, self.bound, &mut fetch).await {
+                Some(Ok(Some((_, key)))) => {
+                    let back = (self.give_back)(key, NackReason::requeue_now("released"));
+                    result = result.and(self.call(operation, back).await);
+                }
+                Some(Ok(None) | Err(_)) => {}
+                None => {
+                    let late = "a fetch did not end in time; what it claimed is given back once it does";
+                    return Err(self.error(ErrorKind::Timeout, operation).with_message(late));
+                }
+            }
+        }
+        result
+    }
+}
+
+impl<K> fmt::Debug for PolledSource<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolledSource").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// A fetch that is being waited for; goes back to the source when its `receive` goes away before it ended.
+struct Underway<'a, K: Send + 'static> {
+    fetch: Option<Fetch<K>>,
+    source: &'a PolledSource<K>,
+}
+
+impl<'a, K: Send + 'static> Underway<'a, K> {
+    fn adopt(source: &'a PolledSource<K>) -> Option<Self> {
+        let fetch = source.lock().parked.pop()?;
+        Some(Self { fetch: Some(fetch), source })
+    }
+
+    fn adopt_or_start(source: &'a PolledSource<K>) -> Self {
+        Self::adopt(source).unwrap_or_else(|| Self { fetch: Some((source.fetch)()), source })
+    }
+}
+
+impl<K: Send + 'static> Future for Underway<'_, K> {
+    type Output = Result<Option<(Message, K)>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(mut fetch) = self.fetch.take() else { return Poll::Pending };
+        // Taken out while it is polled: one that panics is not kept, it cannot be polled again.
+        let fetched = fetch.as_mut().poll(context);
+        if fetched.is_pending() {
+            self.fetch = Some(fetch);
+        }
+        fetched
+    }
+}
+
+impl<K: Send + 'static> Drop for Underway<'_, K> {
+    fn drop(&mut self) {
+        if let Some(fetch) = self.fetch.take() {
+            self.source.lock().parked.push(fetch);
+        }
+    }
+}
+
+impl<K: Send + 'static> MessageSource for PolledSource<K> {
+    type Receipt = PolledReceipt;
+
+    fn queue_name(&self) -> &str {
+        &self.queue
+    }
+
+    async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<PolledReceipt>>> {
+        if self.closed.is_cancelled() {
+            return Err(self.error(ErrorKind::Closed, "receive"));
+        }
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
+        let mut fetch = Underway::adopt_or_start(self);
+        // Losing a branch is harmless: a fetch under way is parked when it is dropped.
+        let fetched = tokio::select! {
+            biased;
+            fetched = &mut fetch => fetched,
+            () = self.closed.cancelled() => return Err(self.error(ErrorKind::Closed, "receive")),
+            () = cancel.cancelled() => return Ok(None),
+            () = self.clock.sleep(self.bound) => return Err(self.error(ErrorKind::Timeout, "receive")),
+        };
+        match fetched {
+            Ok(Some((message, key))) => Ok(Some(self.hold(message, key))),
+            Ok(None) => {
+                self.lock().last_error = None;
+                // Only waits are lost here.
+                tokio::select! {
+                    () = self.closed.cancelled() => Err(self.error(ErrorKind::Closed, "receive")),
+                    () = cancel.cancelled() => Ok(None),
+                    () = self.clock.sleep(self.idle) => Ok(None),
+                }
+            }
+            Err(error) => {
+                let error = self.classify("receive", error);
+                self.lock().last_error = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    async fn ack(&self, receipt: PolledReceipt) -> Result<()> {
+        let key = self.take(&receipt, "ack")?;
+        self.call("ack", (self.remove)(key)).await
+    }
+
+    async fn nack(&self, receipt: PolledReceipt, reason: NackReason) -> Result<()> {
+        if matches!(reason, NackReason::DeadLetter { .. }) && !self.capabilities.dead_letter {
+            let key = self.take(&receipt, "nack")?;
+            let back = (self.give_back)(key, NackReason::requeue_now(reason.cause().clone()));
+            self.call("nack", back).await?;
+            let error = self.error(ErrorKind::Unsupported, "nack");
+            return Err(error.with_message("give_back keeps no dead letters; the message was given back"));
+        }
+        let key = self.take(&receipt, "nack")?;
+        self.call("nack", (self.give_back)(key, reason)).await
+    }
+
+    async fn extend(&self, _: &PolledReceipt) -> Result<()> {
+        Err(self.error(ErrorKind::Unsupported, "extend"))
+    }
+
+    async fn release(&self) -> Result<()> {
+        self.give_back_parked("release").await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.closed.cancel();
+        let mut result = self.give_back_parked("close").await;
+        loop {
+            let Some((_, key)) = self.lock().held.pop_first() else { return result };
+            let back = (self.give_back)(key, NackReason::requeue_now("closed"));
+            result = result.and(self.call("close", back).await);
+        }
+    }
+
+    fn health(&self) -> Health {
+        if self.closed.is_cancelled() {
+            return Health::Closed;
+        }
+        match &self.lock().last_error {
+            Some(reason) => Health::NotReady { reason: reason.clone() },
+            None => Health::Ready,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+}
