@@ -11,10 +11,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use futures::FutureExt;
 use futures::future::{self, BoxFuture, Either};
+use futures::poll;
 
 pub use controlled::ControlledClock;
 
@@ -89,21 +90,13 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// The timer is set only once `work` has to wait, so that work which is done at once costs no timer.
 pub async fn within<F: Future>(clock: &dyn Clock, bound: Duration, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
-    if let Some(output) = poll_once(work.as_mut()).await {
+    if let Poll::Ready(output) = poll!(work.as_mut()) {
         return Some(output);
     }
     match future::select(work, clock.sleep(bound)).await {
         Either::Left((output, _)) => Some(output),
         Either::Right(((), _)) => None,
     }
-}
-
-async fn poll_once<F: Future + Unpin>(mut work: F) -> Option<F::Output> {
-    future::poll_fn(|context| match work.poll_unpin(context) {
-        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
 }
 
 /// How long the waits of tests (`until…`) last at most, in real time, unless they say otherwise: 10 s.

@@ -58,10 +58,12 @@ mod with_json {
         serde_json::from_slice(body).map_err(|error| {
             let mut again = serde_json::Deserializer::from_slice(body);
             let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
-                Err(found) if found.path().iter().next().is_some() => found.path().to_string(),
-                // Found at the top, or only behind the value (trailing characters).
-                _ => "the top".to_owned(),
+                Err(found) => found.path().to_string(),
+                // Only what stands behind the value is wrong.
+                Ok(_) => String::new(),
             };
+            // How the path is printed where the fault is in no field, or in one that has no name yet.
+            let path = if matches!(path.as_str(), "" | "." | "?") { "the top".to_owned() } else { path };
             JsonError::Shape { path, source: error }
         })
     }

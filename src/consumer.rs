@@ -161,7 +161,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     }
 
     /// Is told of each message once it is settled. Any number of observers; one that panics is counted and called
-    /// again for the next message. They run within the loop: a slow one makes the loop slow.
+    /// again for the next message. They run within the loop: a slow one makes the loop slow. They are dropped when the
+    /// consumer has ended and its last handle is gone.
     pub fn on_event(mut self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Box::new(observer));
         self

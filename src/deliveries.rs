@@ -120,10 +120,14 @@ impl<S: MessageSource> Deliveries<S> {
     /// # Cancel safety
     ///
     /// Safe: the deliveries are put back all the same.
-    pub async fn put_back(&self) {
-        self.shared.returns.close();
-        self.shared.returns.wait().await;
-        self.shared.returns.reopen();
+    pub fn put_back(&self) -> impl Future<Output = ()> + Send + use<S> {
+        // The future has the tracker alone, so that it can be awaited on any thread.
+        let returns = self.shared.returns.clone();
+        async move {
+            returns.close();
+            returns.wait().await;
+            returns.reopen();
+        }
     }
 }
 

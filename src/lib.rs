@@ -1,7 +1,96 @@
-//! windlass
+//! Message consumers that lose nothing: pull, handle, settle once, drain.
+//!
+//! windlass is for services that work off a message queue. It pulls messages from a broker, runs a handler for each,
+//! and turns what the handler returned into one answer: done, again later, never again, or back to the queue. A crash,
+//! a cut connection, a panic, a payload that cannot be read, a shutdown: none of them loses a message. The same
+//! consumer runs on queues in memory, on a clock that a test moves by hand.
+//!
+//! ```
+//! # #[cfg(feature = "json")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> windlass::Result<()> {
+//! use windlass::clock::SystemClock;
+//! use windlass::memory::MemoryBroker;
+//! use windlass::{Context, HandlerError, Message, QueueConsumer};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Order {
+//!     item: String,
+//!     count: u32,
+//! }
+//!
+//! async fn ship(order: Order, context: Context) -> Result<(), HandlerError> {
+//!     if order.count == 0 {
+//!         return Err(HandlerError::terminal("nothing to ship"));
+//!     }
+//!     println!("attempt {}: {} x {}", context.attempt(), order.count, order.item);
+//!     Ok(())
+//! }
+//!
+//! let queue = MemoryBroker::new(SystemClock).queue("orders");
+//! queue.publish(Message::new(r#"{"item": "lamp", "count": 2}"#));
+//! queue.publish(Message::new(r#"{"item": "lamp", "count": 0}"#));
+//!
+//! let consumer = QueueConsumer::new(queue.source(), ship).start()?;
+//! queue.until(|queue| queue.counts().acked == 1 && queue.counts().dead_lettered == 1).await?;
+//! let report = consumer.stop().await;
+//! assert!(report.is_clean());
+//! assert_eq!(queue.dead_lettered()[0].1.cause.to_string(), "terminal: nothing to ship");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "json"))]
+//! # fn main() {}
+//! ```
+//!
+//! # The way of a message
+//!
+//! 1. [`publisher`]: somebody sends it to a queue, and is told once the broker has it.
+//! 2. [`source`]: the contract that an adapter for a broker implements. [`receive`](MessageSource::receive) gives a
+//!    [`message`] with a receipt. [`memory`] is the adapter for queues in this process.
+//! 3. [`codec`]: its body is decoded; JSON, unless the service says otherwise.
+//! 4. [`handler`]: the service's own async function does the work. It returns a value or an error, and the error says
+//!    what kind of failure it is ([`HandlerError`]).
+//! 5. [`consumer`]: the loop around all this. What the handler returned becomes a [`Settlement`], by
+//!    [a table](consumer::default_on_result) or by the service's own `on_result`; a retry policy fills in the delay.
+//! 6. Back in [`source`]: the receipt is used up by [`ack`](MessageSource::ack) or [`nack`](MessageSource::nack), and
+//!    the message is gone, comes back as the next attempt, or lies with the dead letters. One event says which.
+//!
+//! [`deliveries`] is the same contract as a `Stream`, for a loop without a handler. Beside the way: [`clock`], through
+//! which every wait and every "now" goes, [`backoff`] and [`error`].
+//!
+//! # Features
+//!
+//! | feature | default | what |
+//! |---|---|---|
+//! | `json` | yes | JSON payloads by serde: `QueueConsumer::new`, `codec::json` |
+//! | `conformance` | no | the suite that every adapter must pass, for authors of adapters: `windlass::conformance` |
+//!
+//! # Design
+//!
+//! The library follows a design page, written before the code. Where building it showed that the page was wrong, the
+//! code departs from it:
+//!
+//! - **[`MessageSource::queue_name`] was added.** Events, spans and metrics need the queue's name, and only the source
+//!   knows it.
+//! - **[`NackReason::Retry`] has `counted: bool` and `delay: Option<Duration>`.** An open circuit postpones a message
+//!   that is not to blame, which must not use up an attempt; and the retry policy has to tell a delay that was left
+//!   open, which it fills in, from one that was chosen, which it keeps.
+//! - **[`QueueConsumer::run`] and [`start`](QueueConsumer::start) return a `Result`.** Setters cannot fail; options
+//!   that cannot be right are refused where the consumer starts, with the option's name. What happens after the start
+//!   is not an error but stands in the report, which stays the value.
+//! - **The third requeue in a row is a postponement**, and so is every one that follows, on a broker that can delay and
+//!   whose queue requeues to the front or does not say: it is settled as a delayed retry that does not count as an
+//!   attempt. A classic queue would deliver that one message for ever, and those behind it never.
+//! - **[`Cause`](source::Cause) is a code and a detail.** Metrics need labels from a bounded set, operators need the
+//!   error itself; one string cannot be both.
+//! - **A retry with a delay of its own is kept whatever the attempt.** Where `on_result` names the delay, `on_result`
+//!   decides when to give up; the policy counts only the retries that it is asked about.
+
 pub mod backoff;
 pub mod clock;
 pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod consumer;
 pub mod deliveries;
 pub mod error;
@@ -11,4 +100,15 @@ pub mod message;
 pub mod publisher;
 pub mod source;
 
+pub use consumer::{ConsumerHandle, QueueConsumer};
 pub use error::{Error, ErrorKind, Result};
+pub use handler::{Context, HandlerError};
+pub use message::Message;
+pub use publisher::Publisher;
+pub use source::{MessageSource, NackReason, Settlement};
+
+/// The code in the README, as tests. It shows all features, and so needs them all.
+#[cfg(all(doctest, feature = "json", feature = "conformance"))]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct ReadmeDoctests;

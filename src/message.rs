@@ -27,12 +27,16 @@ pub use headers::{HeaderValue, Headers};
 #[derive(Clone)]
 pub struct Message {
     content: Arc<Content>,
+    /// Behind one more pointer than need be: a message is moved often, and most have none.
+    metadata: Option<Arc<Metadata>>,
+    received_at: SystemTime,
+    /// How often it was delivered; zero where the broker does not say.
+    deliveries: u64,
     attempt: u32,
     redelivered: bool,
-    delivery_count: Option<u64>,
-    received_at: SystemTime,
-    metadata: Option<Arc<dyn Any + Send + Sync>>,
 }
+
+struct Metadata(Box<dyn Any + Send + Sync>);
 
 /// What was sent: the part of a message that is the same at every delivery.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,11 +66,11 @@ impl Message {
     pub(crate) fn from_content(content: Arc<Content>) -> Self {
         Self {
             content,
+            metadata: None,
+            received_at: SystemTime::UNIX_EPOCH,
+            deliveries: 0,
             attempt: 1,
             redelivered: false,
-            delivery_count: None,
-            received_at: SystemTime::UNIX_EPOCH,
-            metadata: None,
         }
     }
 
@@ -131,7 +135,7 @@ impl Message {
     /// How often the broker says it delivered the message, this time included, where it says so. Not an attempt
     /// count: a crash counts here.
     pub fn delivery_count(&self) -> Option<u64> {
-        self.delivery_count
+        (self.deliveries > 0).then_some(self.deliveries)
     }
 
     /// When the source took this delivery from the broker, by the source's wall clock; the Unix epoch on a message
@@ -143,7 +147,7 @@ impl Message {
     /// What the adapter keeps about this delivery beyond the common fields, where it is of type `T`. Each adapter
     /// documents its type.
     pub fn metadata<T: Any + Send + Sync>(&self) -> Option<&T> {
-        self.metadata.as_deref().and_then(|metadata| metadata.downcast_ref())
+        self.metadata.as_ref().and_then(|metadata| metadata.0.downcast_ref())
     }
 
     /// Sets the id.
@@ -204,10 +208,10 @@ impl Message {
         self
     }
 
-    /// For adapters: how often the broker delivered it, this time included.
+    /// For adapters: how often the broker delivered it, this time included. Zero is read as not known.
     #[must_use]
     pub fn with_delivery_count(mut self, count: Option<u64>) -> Self {
-        self.delivery_count = count;
+        self.deliveries = count.unwrap_or(0);
         self
     }
 
@@ -221,7 +225,7 @@ impl Message {
     /// For adapters: what else is known about this delivery.
     #[must_use]
     pub fn with_metadata<T: Any + Send + Sync>(mut self, metadata: T) -> Self {
-        self.metadata = Some(Arc::new(metadata));
+        self.metadata = Some(Arc::new(Metadata(Box::new(metadata))));
         self
     }
 
@@ -240,7 +244,7 @@ impl fmt::Debug for Message {
             .field("headers", &self.headers().names().collect::<Vec<_>>())
             .field("attempt", &self.attempt)
             .field("redelivered", &self.redelivered)
-            .field("delivery_count", &self.delivery_count)
+            .field("delivery_count", &self.delivery_count())
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::Error;
 use crate::handler::HandlerError;
 use crate::message::Message;
-use crate::source::Settlement;
+use crate::source::{NackReason, Settlement};
 
 /// What became of one delivery: told once for each, after it was settled.
 #[derive(Debug, Clone)]
@@ -23,6 +23,15 @@ pub struct ConsumerEvent {
     pub settle_error: Option<Error>,
     /// How long it took.
     pub timings: Timings,
+}
+
+impl ConsumerEvent {
+    /// Whether this was the last of the message: the broker took an ack or a dead letter. Otherwise it comes again.
+    pub fn is_final(&self) -> bool {
+        let last =
+            matches!(self.settlement, Settlement::Ack | Settlement::Nack(NackReason::DeadLetter { .. }));
+        last && self.settle_error.is_none()
+    }
 }
 
 /// How the work on a message ended.

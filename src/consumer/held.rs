@@ -10,30 +10,32 @@ use crate::source::Delivery;
 /// A delivery that has no answer yet. Whatever drops it without one (a panic, an aborted task, an early return) leaves
 /// it in the [`LostDeliveries`], from where the supervisor puts the message back.
 pub(super) struct Held<'a, R> {
-    delivery: Option<Delivery<R>>,
+    pub(super) message: Message,
+    /// Taken by the answer.
+    receipt: Option<R>,
     lost: &'a LostDeliveries<R>,
 }
 
 impl<'a, R> Held<'a, R> {
     pub(super) fn new(delivery: Delivery<R>, lost: &'a LostDeliveries<R>) -> Self {
-        Self { delivery: Some(delivery), lost }
+        Self { message: delivery.message, receipt: Some(delivery.receipt), lost }
     }
 
-    /// The message and its receipt; `None` only once it was taken.
-    pub(super) fn parts(&self) -> Option<(&Message, &R)> {
-        self.delivery.as_ref().map(|delivery| (&delivery.message, &delivery.receipt))
+    /// `None` only once it was taken.
+    pub(super) fn receipt(&self) -> Option<&R> {
+        self.receipt.as_ref()
     }
 
-    /// Takes the delivery out, to be settled.
-    pub(super) fn take(mut self) -> Option<Delivery<R>> {
-        self.delivery.take()
+    /// Takes the receipt out, for the answer.
+    pub(super) fn take_receipt(&mut self) -> Option<R> {
+        self.receipt.take()
     }
 }
 
 impl<R> Drop for Held<'_, R> {
     fn drop(&mut self) {
-        if let Some(delivery) = self.delivery.take() {
-            self.lost.add(delivery);
+        if let Some(receipt) = self.receipt.take() {
+            self.lost.add(Delivery { message: self.message.clone(), receipt });
         }
     }
 }

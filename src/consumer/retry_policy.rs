@@ -6,7 +6,7 @@ use super::invalid;
 use crate::backoff::Backoff;
 use crate::error::Result;
 use crate::message::Message;
-use crate::source::{Cause, NackReason, Settlement};
+use crate::source::{Cause, NackReason};
 
 /// Fills in the delay that a `Retry` leaves open, by attempt, and dead-letters once the retries are used up, as
 /// `retry_exhausted:N` with N attempts made and the last cause as its detail.
@@ -75,18 +75,17 @@ impl RetryPolicy {
         }
     }
 
-    /// The settlement with nothing left open.
-    pub(super) fn complete(&self, settlement: Settlement, message: &Message) -> Settlement {
-        match settlement {
-            Settlement::Nack(NackReason::Retry { delay: None, counted, cause }) => {
+    /// The reason with nothing left open.
+    pub(super) fn complete(&self, reason: NackReason, message: &Message) -> NackReason {
+        match reason {
+            NackReason::Retry { delay: None, counted, cause } => {
                 let attempt = message.attempt();
-                let reason = match self.delay(attempt, seed(message.id())) {
+                match self.delay(attempt, seed(message.id())) {
                     Some(delay) => NackReason::Retry { delay: Some(delay), counted, cause },
                     None => NackReason::dead_letter(
                         Cause::new(format!("retry_exhausted:{attempt}")).with_detail(cause.to_string()),
                     ),
-                };
-                Settlement::Nack(reason)
+                }
             }
             closed => closed,
         }

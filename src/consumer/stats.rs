@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::event::Outcome;
-use crate::source::{NackReason, Settlement};
+use crate::source::NackReason;
 
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
@@ -66,6 +65,17 @@ pub(super) fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
+/// How the work on a message ended, as far as counting goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The handler has a result.
+    Handled,
+    /// The handler was not called.
+    HandedBack,
+    /// The handler was dropped.
+    Abandoned,
+}
+
 /// What a loop is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -106,28 +116,28 @@ impl Slot {
     }
 
     /// Counts one message that has its answer, or whose answer failed.
-    pub(super) fn count(&self, outcome: &Outcome, settlement: &Settlement, settled: bool) {
+    pub(super) fn count(&self, ending: Ending, reason: Option<&NackReason>, settled: bool) {
         let counters = &self.counters;
-        match outcome {
-            Outcome::HandedBack => bump(&counters.handed_back),
-            Outcome::Abandoned => bump(&counters.abandoned),
-            Outcome::Done | Outcome::Failed(_) => {}
+        match ending {
+            Ending::HandedBack => bump(&counters.handed_back),
+            Ending::Abandoned => bump(&counters.abandoned),
+            Ending::Handled => {}
         }
-        bump(match settlement {
+        bump(match reason {
             _ if !settled => &counters.settle_errors,
-            Settlement::Ack => &counters.acked,
-            Settlement::Nack(NackReason::Retry { .. }) => &counters.retried,
-            Settlement::Nack(NackReason::DeadLetter { .. }) => &counters.dead_lettered,
-            Settlement::Nack(NackReason::RequeueNow { .. }) => &counters.requeued,
+            None => &counters.acked,
+            Some(NackReason::Retry { .. }) => &counters.retried,
+            Some(NackReason::DeadLetter { .. }) => &counters.dead_lettered,
+            Some(NackReason::RequeueNow { .. }) => &counters.requeued,
         });
     }
 
     /// Counts one message that was in flight while the consumer drained.
-    pub(super) fn count_drained(&self, outcome: &Outcome, settled: bool) {
-        bump(match outcome {
+    pub(super) fn count_drained(&self, ending: Ending, settled: bool) {
+        bump(match ending {
             _ if !settled => &self.drained.abandoned,
-            Outcome::Done | Outcome::Failed(_) => &self.drained.finished,
-            Outcome::HandedBack | Outcome::Abandoned => &self.drained.requeued,
+            Ending::Handled => &self.drained.finished,
+            Ending::HandedBack | Ending::Abandoned => &self.drained.requeued,
         });
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::event::{Outcome, Timings};
 use super::handle::{Desired, State, Status};
 use super::held::LostDeliveries;
-use super::stats::{Activity, Slot, Stats, in_flight, sum};
+use super::stats::{Activity, Ending, Slot, Stats, in_flight, sum};
 use super::work::Work;
 use super::worker::{self, Gate, Phase};
 use super::{Options, QueueConsumer};
@@ -19,7 +19,7 @@ use crate::clock::within;
 use crate::error::{Chain, Error, ErrorKind, Result};
 use crate::handler::Handler;
 use crate::message::Message;
-use crate::source::{Delivery, MessageSource, NackReason, Settlement};
+use crate::source::{Delivery, MessageSource, NackReason};
 
 /// How a consumer ended.
 ///
@@ -241,20 +241,20 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
     }
 
     fn count(&self, put_back: PutBack, draining: bool) {
-        let PutBack { message, settlement, settled } = put_back;
+        let PutBack { message, reason, settled } = put_back;
         let work = &*self.work;
         if let Err(error) = &settled {
-            work.report_settle_error(&message, &settlement, error);
+            work.report_settle_error(&message, Some(&reason), error);
         }
         // The last slot is the supervisor's: a counter has one writer.
         let slot = &work.slots[work.options.max_concurrent.get()];
-        slot.count(&Outcome::Abandoned, &settlement, settled.is_ok());
+        slot.count(Ending::Abandoned, Some(&reason), settled.is_ok());
         if draining {
-            slot.count_drained(&Outcome::Abandoned, settled.is_ok());
+            slot.count_drained(Ending::Abandoned, settled.is_ok());
         }
         let none = Duration::ZERO;
         let timings = Timings { received_at: message.received_at(), handling: none, settling: none };
-        work.tell(slot, message, Outcome::Abandoned, settlement, settled.err(), timings);
+        work.tell(slot, message, Outcome::Abandoned, Some(reason), settled.err(), timings);
     }
 
     /// Puts back what was dropped without an answer, each on a task of this supervisor's, bounded by the settle
@@ -269,7 +269,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
 /// A message that a loop lost, and how putting it back went.
 struct PutBack {
     message: Message,
-    settlement: Settlement,
+    reason: NackReason,
     settled: Result<()>,
 }
 
@@ -279,9 +279,9 @@ async fn put_back<S: MessageSource, H: Handler<T>, T>(
     cause: &'static str,
 ) -> PutBack {
     let Delivery { message, receipt } = delivery;
-    let settlement = Settlement::Nack(NackReason::requeue_now(cause));
-    let settled = work.settle(receipt, settlement.clone()).await;
-    PutBack { message, settlement, settled }
+    let reason = NackReason::requeue_now(cause);
+    let settled = work.settle(receipt, Some(&reason)).await;
+    PutBack { message, reason, settled }
 }
 
 /// Waits until no loop pulls, which is prompt, and hands back what is buffered.

@@ -1,6 +1,7 @@
 //! What all loops of a consumer share, and what each does at the end of a message: settle it, tell of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -16,7 +17,7 @@ use crate::clock::{Clock, within};
 use crate::error::{Chain, Error, ErrorKind, Result};
 use crate::handler::{Handler, HandlerError};
 use crate::message::Message;
-use crate::source::{Capabilities, Health, MessageSource, Settlement};
+use crate::source::{Capabilities, Health, MessageSource, NackReason, Settlement};
 
 /// What all loops of a consumer share.
 pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
@@ -43,21 +44,21 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
 }
 
 impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
-    /// Gives the broker the answer, within the settle time-out.
-    pub(super) async fn settle(&self, receipt: S::Receipt, settlement: Settlement) -> Result<()> {
-        let answer = async {
-            match settlement {
-                Settlement::Ack => self.source.ack(receipt).await,
-                Settlement::Nack(reason) => self.source.nack(receipt, reason).await,
-            }
+    /// Gives the broker the answer, within the settle time-out: an ack where there is no reason not to.
+    pub(super) async fn settle(&self, receipt: S::Receipt, reason: Option<&NackReason>) -> Result<()> {
+        let (clock, bound) = (&*self.clock, self.options.settle_timeout);
+        // Pinned here, so that a pointer is passed on and not the future.
+        let settled = match reason {
+            None => within(clock, bound, pin!(self.source.ack(receipt))).await,
+            Some(reason) => within(clock, bound, pin!(self.source.nack(receipt, reason.clone()))).await,
         };
-        let settled = within(&*self.clock, self.options.settle_timeout, answer).await;
         settled.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "settle")))
     }
 
-    pub(super) fn report_settle_error(&self, message: &Message, settlement: &Settlement, error: &Error) {
+    pub(super) fn report_settle_error(&self, message: &Message, reason: Option<&NackReason>, error: &Error) {
+        let settlement = reason.map_or("ack".to_owned(), ToString::to_string);
         tracing::warn!(
-            queue = self.source.queue_name(), message = message.id(), %settlement, error = %Chain(error),
+            queue = self.source.queue_name(), message = message.id(), settlement, error = %Chain(error),
             "the broker did not take the answer, the message comes again"
         );
     }
@@ -68,11 +69,12 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         slot: &Slot,
         message: Message,
         outcome: Outcome,
-        settlement: Settlement,
+        reason: Option<NackReason>,
         settle_error: Option<Error>,
         timings: Timings,
     ) {
         let queue = self.source.queue_name().to_owned();
+        let settlement = reason.map_or(Settlement::Ack, Settlement::Nack);
         let event = ConsumerEvent { queue, message, outcome, settlement, settle_error, timings };
         for observer in &self.observers {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(&event))) {

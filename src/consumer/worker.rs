@@ -1,17 +1,20 @@
 //! One loop: pull a message, handle it, settle it, tell of it. `max_concurrent` of these make a consumer.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
 
-use futures::FutureExt;
+use futures::{FutureExt, poll};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::event::{Outcome, Timings};
 use super::held::Held;
-use super::stats::{Activity, Slot, bump};
+use super::stats::{Activity, Ending, Slot, bump};
 use super::work::Work;
 use crate::backoff::Backoff;
 use crate::clock::within;
@@ -77,20 +80,35 @@ struct Worker<'a, S: MessageSource, H: Handler<T>, T> {
     context: Arc<CancellationToken>,
     idle_since: Option<Instant>,
     idle_streak: u32,
+    /// How many messages came since this loop last yielded, and when the first of them came.
+    spell: (u32, SystemTime),
 }
+
+/// After how many messages, or after how long, a loop yields, which a source that always has a message and a handler
+/// that never waits would not do otherwise. Tokio's budget of 128 would cost more per message than the rest of the
+/// loop's upkeep, since the task moves to another thread at each yield.
+const LONGEST_SPELL: (u32, Duration) = (1_024, Duration::from_millis(2));
 
 impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T> {
     fn new(work: &'a Work<S, H, T>, index: usize, mut gate: watch::Receiver<Gate>) -> Self {
         let seen = gate.borrow_and_update().clone();
         let seen = Gate { pull: seen.pull.child_token(), ..seen };
         let context = Arc::new(work.contexts.child_token());
-        Self { work, slot: &work.slots[index], index, gate, seen, context, idle_since: None, idle_streak: 0 }
+        Self {
+            work,
+            slot: &work.slots[index],
+            index,
+            gate,
+            seen,
+            context,
+            idle_since: None,
+            idle_streak: 0,
+            spell: (0, SystemTime::UNIX_EPOCH),
+        }
     }
 
     async fn pull_and_handle(&mut self) -> Option<Error> {
         loop {
-            // A source that always has a message would otherwise keep the thread to itself.
-            tokio::task::coop::consume_budget().await;
             self.slot.set(Activity::Pulling);
             match self.phase() {
                 Phase::Open => {}
@@ -101,7 +119,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 Phase::Stopping => return None,
             }
             match self.receive().await {
-                Ok(Some(delivery)) => self.process(delivery).await,
+                Ok(Some(delivery)) => self.process(&mut Held::new(delivery, &self.work.lost)).await,
                 Ok(None) => self.wait_if_idle_too_soon().await,
                 Err(error) => {
                     bump(&self.slot.counters.receive_errors);
@@ -153,15 +171,23 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
 
     async fn receive(&self) -> Result<Option<Delivery<S::Receipt>>> {
         let work = self.work;
-        let overdue = async {
-            self.seen.pull.cancelled().await;
-            work.clock.sleep(work.options.grace).await;
-        };
-        // Dropping `receive` loses no message, by contract; a source that returns when it is cancelled is not dropped.
-        let received = tokio::select! {
-            biased;
-            received = work.source.receive(&self.seen.pull) => received,
-            () = overdue => Ok(None),
+        let mut receive = pin!(work.source.receive(&self.seen.pull));
+        // Asked once before the rest is set up: in a busy queue the message is there.
+        let received = match poll!(receive.as_mut()) {
+            Poll::Ready(received) => received,
+            Poll::Pending => {
+                let overdue = async {
+                    self.seen.pull.cancelled().await;
+                    work.clock.sleep(work.options.grace).await;
+                };
+                // Dropping `receive` loses no message, by contract; and only one that does not return when it is
+                // cancelled is dropped.
+                tokio::select! {
+                    biased;
+                    received = receive => received,
+                    () = overdue => Ok(None),
+                }
+            }
         };
         if received.is_ok() && work.receive_errors.load(Ordering::Relaxed) != 0 {
             work.receive_errors.store(0, Ordering::Relaxed);
@@ -199,42 +225,51 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         self.wait(backoff.delay(self.idle_streak, self.index as u64)).await;
     }
 
-    async fn process(&mut self, delivery: Delivery<S::Receipt>) {
+    async fn process(&mut self, held: &mut Held<'_, S::Receipt>) {
         let work = self.work;
+        self.yield_after_a_spell(held.message.received_at()).await;
         self.slot.set(Activity::Handling);
         bump(&self.slot.counters.received);
-        let held = Held::new(delivery, &work.lost);
-        let Some((message, receipt)) = held.parts() else { return };
-        let phase = self.phase();
         let started = self.now_if_observed();
-        let (settlement, outcome) = if phase == Phase::Open {
-            match self.attempt(message, receipt).await {
-                Some(result) => (self.decide(&result, message), outcome(result)),
-                None => (NackReason::requeue_now("shutting_down").into(), Outcome::Abandoned),
-            }
-        } else {
-            (NackReason::requeue_now(phase.hand_back_cause()).into(), Outcome::HandedBack)
-        };
+        let phase = self.phase();
+        let mut ended = Ended::HandedBack;
+        if phase == Phase::Open {
+            self.attempt(held, &mut ended).await;
+        }
+        let reason = self.decide(&ended, phase, &held.message);
         let handled = self.now_if_observed();
-        let Some(Delivery { message, receipt }) = held.take() else { return };
-        let settled = work.settle(receipt, settlement.clone()).await;
-        self.slot.count(&outcome, &settlement, settled.is_ok());
+        let Some(receipt) = held.take_receipt() else { return };
+        let settled = work.settle(receipt, reason.as_deref()).await;
+        self.slot.count(ended.ending(), reason.as_deref(), settled.is_ok());
         if self.phase() == Phase::Stopping {
-            self.slot.count_drained(&outcome, settled.is_ok());
+            self.slot.count_drained(ended.ending(), settled.is_ok());
         }
         if let Err(error) = &settled {
-            work.report_settle_error(&message, &settlement, error);
+            work.report_settle_error(&held.message, reason.as_deref(), error);
         }
         if let (Some(started), Some(handled)) = (started, handled) {
             let timings = Timings {
-                received_at: message.received_at(),
+                received_at: held.message.received_at(),
                 handling: handled.saturating_duration_since(started),
                 settling: work.clock.now().saturating_duration_since(handled),
             };
-            work.tell(self.slot, message, outcome, settlement.clone(), settled.err(), timings);
+            let message = held.message.clone();
+            work.tell(self.slot, message, ended.into(), reason.as_deref().cloned(), settled.err(), timings);
         }
         if phase == Phase::Open {
-            self.damp(&settlement).await;
+            self.damp(reason.as_deref()).await;
+        }
+    }
+
+    /// The time is the message's own: asking the clock again would cost as much as all the counting. Where it stands
+    /// still or jumps, the number of messages decides.
+    async fn yield_after_a_spell(&mut self, received_at: SystemTime) {
+        let (messages, since) = &mut self.spell;
+        *messages += 1;
+        let (most, longest) = LONGEST_SPELL;
+        if *messages >= most || received_at.duration_since(*since).is_ok_and(|spell| spell >= longest) {
+            self.spell = (0, received_at);
+            tokio::task::yield_now().await;
         }
     }
 
@@ -242,44 +277,55 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         (!self.work.observers.is_empty()).then(|| self.work.clock.now())
     }
 
-    /// Decodes and handles; `None` when the handler was dropped at the end of a drain.
-    async fn attempt(
-        &mut self,
-        message: &Message,
-        receipt: &S::Receipt,
-    ) -> Option<Result<H::Output, HandlerError>> {
-        let work = self.work;
-        if work.capabilities.lease.is_some() && self.context.is_cancelled() {
+    /// Decodes and handles. What came of it is written to where it stays: moving it from hand to hand would cost more
+    /// than making it.
+    async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
+        if self.work.capabilities.lease.is_some() && self.context.is_cancelled() {
             // A lease was lost before: that was the context of another message.
-            self.context = Arc::new(work.contexts.child_token());
+            self.context = Arc::new(self.work.contexts.child_token());
         }
-        let context = Context::shared(message.clone(), Arc::clone(&self.context));
-        let call = AssertUnwindSafe(async {
-            let payload = (work.decode)(message).map_err(HandlerError::invalid_input)?;
-            work.handler.handle(payload, context).await
+        *ended = Ended::Abandoned;
+        if let Some(panic) = self.call(held, ended).await {
+            bump(&self.slot.counters.panics);
+            *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
+        }
+        if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
+            bump(&self.slot.counters.invalid);
+        }
+    }
+
+    /// Calls the handler; what it panicked with is returned.
+    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Option<Panic> {
+        let work = self.work;
+        let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
+        let work = AssertUnwindSafe(async {
+            *ended = Ended::Handled(match (work.decode)(&held.message) {
+                Ok(payload) => work.handler.handle(payload, context).await,
+                Err(error) => Err(HandlerError::invalid_input(error)),
+            });
         });
-        // The handler is looked at first: one that is done is never dropped. The others only watch.
-        tokio::select! {
-            biased;
-            result = call.catch_unwind() => {
-                let result = result.unwrap_or_else(|panic| Err(HandlerError::from_panic(panic)));
-                match &result {
-                    Err(HandlerError::Panicked { .. }) => bump(&self.slot.counters.panics),
-                    Err(HandlerError::Validation { .. }) => bump(&self.slot.counters.invalid),
-                    _ => {}
-                }
-                Some(result)
-            }
-            () = work.abandon.cancelled() => None,
-            never = self.keep_lease(message, receipt) => match never {},
+        let mut call = pin!(work.catch_unwind());
+        // Asked once before the rest is set up: a handler that need not wait costs no more than its call.
+        match poll!(call.as_mut()) {
+            Poll::Ready(Ok(())) => None,
+            Poll::Ready(Err(panic)) => Some(panic),
+            // The handler is looked at first: one that is done is never dropped. The others only watch.
+            Poll::Pending => tokio::select! {
+                biased;
+                returned = call => returned.err(),
+                () = self.work.abandon.cancelled() => None,
+                never = self.keep_lease(held) => match never {},
+            },
         }
     }
 
     /// Extends the lease three times as often as needed, so that one failed extend costs nothing. Once it is lost the
     /// handler's context is cancelled, and nothing more is done: settling will say `Stale`.
-    async fn keep_lease(&self, message: &Message, receipt: &S::Receipt) -> std::convert::Infallible {
+    async fn keep_lease(&self, held: &Held<'_, S::Receipt>) -> std::convert::Infallible {
         let work = self.work;
-        let Some(lease) = work.capabilities.lease else { return std::future::pending().await };
+        let (Some(lease), Some(receipt)) = (work.capabilities.lease, held.receipt()) else {
+            return std::future::pending().await;
+        };
         let interval = (lease / 3).max(Duration::from_millis(1));
         loop {
             work.clock.sleep(interval).await;
@@ -291,7 +337,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             };
             let lost = error.kind() == ErrorKind::Stale;
             tracing::warn!(
-                queue = work.source.queue_name(), message = message.id(), lost, error = %Chain(&error),
+                queue = work.source.queue_name(), message = held.message.id(), lost, error = %Chain(&error),
                 "could not extend the lease"
             );
             if lost {
@@ -302,31 +348,44 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         }
     }
 
-    /// What the result means for the message, with nothing left open.
-    fn decide(&self, result: &Result<H::Output, HandlerError>, message: &Message) -> Settlement {
+    /// Why the message is not to be acked, with nothing left open; `None` to ack it. Boxed, so that acks, which are
+    /// most, move a null pointer and no more.
+    fn decide(&self, ended: &Ended<H::Output>, phase: Phase, message: &Message) -> Option<Box<NackReason>> {
         let work = self.work;
-        let decided = catch_unwind(AssertUnwindSafe(|| (work.on_result)(result, message)));
-        let proposed = decided.unwrap_or_else(|panic| {
+        let result = match ended {
+            Ended::Handled(result) => result,
+            Ended::HandedBack => return Some(Box::new(NackReason::requeue_now(phase.hand_back_cause()))),
+            Ended::Abandoned => {
+                return Some(Box::new(NackReason::requeue_now(Phase::Stopping.hand_back_cause())));
+            }
+        };
+        let decided = catch_unwind(AssertUnwindSafe(|| match (work.on_result)(result, message) {
+            Settlement::Ack => None,
+            Settlement::Nack(reason) => Some(Box::new(reason)),
+        }));
+        let mut reason = decided.unwrap_or_else(|panic| {
             bump(&self.slot.counters.on_result_panics);
             let panic = HandlerError::from_panic(panic);
             tracing::error!(queue = work.source.queue_name(), message = message.id(), %panic, "on_result panicked");
-            NackReason::retry(Cause::new("on_result_panic").with_detail(panic.to_string())).into()
-        });
-        self.keep_from_the_front(work.options.retry.complete(proposed, message))
+            let cause = Cause::new("on_result_panic").with_detail(panic.to_string());
+            Some(Box::new(NackReason::retry(cause)))
+        })?;
+        *reason = self.keep_from_the_front(work.options.retry.complete(*reason, message));
+        Some(reason)
     }
 
     /// Where a requeued message goes to the front of the queue, requeueing it over and over would let nothing else
     /// through. From the third in a row on it is postponed instead, for as long as this loop would have waited.
-    fn keep_from_the_front(&self, settlement: Settlement) -> Settlement {
+    fn keep_from_the_front(&self, reason: NackReason) -> NackReason {
         let capabilities = &self.work.capabilities;
         let in_a_row = self.work.requeues.load(Ordering::Relaxed).saturating_add(1);
-        match settlement {
-            Settlement::Nack(NackReason::RequeueNow { cause })
+        match reason {
+            NackReason::RequeueNow { cause }
                 if in_a_row > 2
                     && capabilities.delayed_retry
                     && capabilities.requeue_order != RequeueOrder::Back =>
             {
-                NackReason::postpone(self.requeue_delay(in_a_row), cause).into()
+                NackReason::postpone(self.requeue_delay(in_a_row), cause)
             }
             other => other,
         }
@@ -338,13 +397,13 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
 
     /// Waits before the next pull where the message can come again at once, longer the more of them were put back in
     /// a row, by any loop.
-    async fn damp(&mut self, settlement: &Settlement) {
+    async fn damp(&mut self, reason: Option<&NackReason>) {
         let requeues = &self.work.requeues;
-        let waits = match settlement {
-            Settlement::Nack(NackReason::RequeueNow { .. }) => true,
-            Settlement::Nack(NackReason::Retry { .. }) if !self.work.capabilities.delayed_retry => true,
-            Settlement::Nack(NackReason::Retry { counted: false, .. }) => false,
-            Settlement::Ack | Settlement::Nack(NackReason::Retry { .. } | NackReason::DeadLetter { .. }) => {
+        let waits = match reason {
+            Some(NackReason::RequeueNow { .. }) => true,
+            Some(NackReason::Retry { .. }) if !self.work.capabilities.delayed_retry => true,
+            Some(NackReason::Retry { counted: false, .. }) => false,
+            None | Some(NackReason::Retry { .. } | NackReason::DeadLetter { .. }) => {
                 if requeues.load(Ordering::Relaxed) != 0 {
                     requeues.store(0, Ordering::Relaxed);
                 }
@@ -358,9 +417,33 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     }
 }
 
-fn outcome<O>(result: Result<O, HandlerError>) -> Outcome {
-    match result {
-        Ok(_) => Outcome::Done,
-        Err(error) => Outcome::Failed(error),
+/// What a panic carries.
+type Panic = Box<dyn Any + Send>;
+
+/// How the work on one message ended.
+enum Ended<O> {
+    Handled(Result<O, HandlerError>),
+    HandedBack,
+    Abandoned,
+}
+
+impl<O> Ended<O> {
+    fn ending(&self) -> Ending {
+        match self {
+            Self::Handled(_) => Ending::Handled,
+            Self::HandedBack => Ending::HandedBack,
+            Self::Abandoned => Ending::Abandoned,
+        }
+    }
+}
+
+impl<O> From<Ended<O>> for Outcome {
+    fn from(ended: Ended<O>) -> Self {
+        match ended {
+            Ended::Handled(Ok(_)) => Self::Done,
+            Ended::Handled(Err(error)) => Self::Failed(error),
+            Ended::HandedBack => Self::HandedBack,
+            Ended::Abandoned => Self::Abandoned,
+        }
     }
 }

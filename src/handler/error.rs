@@ -70,9 +70,12 @@ pub enum Direction {
 /// It stands in the chain between a [`HandlerError`] and the error itself, so that the class is found again in any
 /// wrapper that keeps the chain; some keep the chain and hide its first link, `anyhow` among them.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct Failure(Arc<Classified>);
+
+#[derive(Debug)]
+struct Classified {
     class: Class,
-    error: Arc<dyn StdError + Send + Sync>,
+    error: BoxError,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -120,12 +123,12 @@ impl HandlerError {
         while let Some(current) = link {
             if let Some(ours) = current.downcast_ref::<Self>() {
                 return match ours.failure() {
-                    Some(failure) => failure.class.of(error),
+                    Some(failure) => failure.0.class.of(error),
                     None => ours.clone(),
                 };
             }
             if let Some(failure) = current.downcast_ref::<Failure>() {
-                return failure.class.of(error);
+                return failure.0.class.of(error);
             }
             link = current.source();
         }
@@ -189,18 +192,18 @@ impl StdError for HandlerError {
 impl Failure {
     /// The error itself.
     pub fn error(&self) -> &(dyn StdError + Send + Sync + 'static) {
-        &*self.error
+        &*self.0.error
     }
 
     /// The error itself, where it is an `E`.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
-        self.error.downcast_ref()
+        self.0.error.downcast_ref()
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.class {
+        match self.0.class {
             Class::Validation(Direction::Input) => f.write_str("invalid input"),
             Class::Validation(Direction::Output) => f.write_str("invalid output"),
             Class::Terminal => f.write_str("not worth another try"),
@@ -212,13 +215,13 @@ impl fmt::Display for Failure {
 
 impl StdError for Failure {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.error as &(dyn StdError + 'static))
+        Some(&*self.0.error as &(dyn StdError + 'static))
     }
 }
 
 impl Class {
     fn of(self, error: BoxError) -> HandlerError {
-        let failure = Failure { class: self, error: Arc::from(error) };
+        let failure = Failure(Arc::new(Classified { class: self, error }));
         match self {
             Self::Validation(direction) => HandlerError::Validation { direction, failure },
             Self::Terminal => HandlerError::Terminal(failure),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ impl Broker {
 }
 
 fn make(name: &str, options: QueueOptions, clock: Arc<dyn Clock>, broker: Weak<Broker>) -> Queue {
-    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    static NEXT_ID: AtomicU32 = AtomicU32::new(0);
     let QueueOptions { lease, requeue_order, history } = options;
     let state = State::new(NEXT_ID.fetch_add(1, Ordering::Relaxed), requeue_order, lease, history);
     Queue::new(name, clock, state, (requeue_order, lease), broker)

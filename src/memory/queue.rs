@@ -33,14 +33,6 @@ pub(super) struct Queue {
     dead_letters: OnceLock<Arc<Queue>>,
 }
 
-/// What came of asking for a message.
-pub(super) enum Taken {
-    Delivery(Delivery<MemoryReceipt>),
-    Failed(Error),
-    /// Nothing now; perhaps something at that time.
-    Nothing(Option<Instant>),
-}
-
 impl Queue {
     pub(super) fn new(
         name: &str,
@@ -101,25 +93,33 @@ impl Queue {
     }
 
     /// `open` is asked under the lock, so that a session which ends at the same time takes nothing more.
-    pub(super) fn take(&self, session: u64, prefetch: usize, open: impl FnOnce() -> bool) -> Taken {
+    pub(super) fn take(
+        &self,
+        session: u64,
+        prefetch: usize,
+        open: impl FnOnce() -> bool,
+    ) -> Result<Option<Delivery<MemoryReceipt>>> {
         let mut state = self.lock();
         let now = state.is_timed().then(|| self.clock.now());
         if now.is_some_and(|now| state.sweep(now)) {
             self.arrived.notify_waiters();
         }
         if !open() {
-            return Taken::Failed(self.error(ErrorKind::Closed, "receive"));
+            return Err(self.error(ErrorKind::Closed, "receive"));
         }
         if let Some(error) = state.fault(FaultPoint::Receive) {
-            return Taken::Failed(error);
+            return Err(error);
         }
-        match state.take(session, prefetch, now, || self.clock.wall()) {
-            Some((message, receipt)) => {
-                self.tell(&state);
-                Taken::Delivery(Delivery { message, receipt })
-            }
-            None => Taken::Nothing(state.next_due()),
+        let delivery = state.take(session, prefetch, now, || self.clock.wall());
+        if delivery.is_some() {
+            self.tell(&state);
         }
+        Ok(delivery)
+    }
+
+    /// When the next delay or lease ends.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.lock().next_due()
     }
 
     pub(super) fn ack(&self, receipt: &MemoryReceipt) -> Result<()> {
@@ -336,7 +336,7 @@ impl MemoryQueue {
             if condition(self) {
                 return;
             }
-            let due = self.0.lock().next_due();
+            let due = self.0.next_due();
             // Only waits are lost here: the loop looks again.
             tokio::select! {
                 () = changed => {}

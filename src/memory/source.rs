@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::MemoryBroker;
-use super::queue::{MemoryQueue, Taken, wait_until};
+use super::queue::{MemoryQueue, wait_until};
 use super::state::MemoryReceipt;
 use crate::clock::{Clock, after};
 use crate::error::Result;
@@ -71,7 +71,7 @@ impl MemorySource {
         &self.0.queue
     }
 
-    fn take(&self) -> Taken {
+    fn take(&self) -> Result<Option<Delivery<MemoryReceipt>>> {
         let session = &*self.0;
         session.queue.0.take(session.id, session.prefetch, || !session.closed.load(Ordering::Relaxed))
     }
@@ -93,11 +93,11 @@ impl MemorySource {
             let mut arrived = std::pin::pin!(queue.arrived.notified());
             // Counted as waiting before it looks: what arrives from here on wakes it.
             arrived.as_mut().enable();
-            let due = match self.take() {
-                Taken::Delivery(delivery) => return Ok(Some(delivery)),
-                Taken::Failed(error) => return Err(error),
-                Taken::Nothing(due) => due,
-            };
+            if let Some(delivery) = self.take()? {
+                return Ok(Some(delivery));
+            }
+            // Should it change from here on, `arrived` says so.
+            let due = queue.next_due();
             // Only waits are lost here: what is taken is taken by `take`, in one step.
             tokio::select! {
                 () = &mut arrived => {}
@@ -121,11 +121,8 @@ impl MessageSource for MemorySource {
         if cancel.is_cancelled() {
             return Ok(None);
         }
-        match self.take() {
-            Taken::Delivery(delivery) => Ok(Some(delivery)),
-            Taken::Failed(error) => Err(error),
-            Taken::Nothing(_) => self.wait(cancel).await,
-        }
+        let taken = self.take();
+        if let Ok(None) = taken { self.wait(cancel).await } else { taken }
     }
 
     async fn ack(&self, receipt: MemoryReceipt) -> Result<()> {

@@ -8,7 +8,7 @@ use slab::Slab;
 
 use crate::error::Error;
 use crate::message::{Content, Message};
-use crate::source::{NackReason, RequeueOrder};
+use crate::source::{Delivery, NackReason, RequeueOrder};
 
 /// A message as the queue keeps it.
 #[derive(Debug, Clone)]
@@ -22,8 +22,8 @@ pub(super) struct Stored {
 /// The receipt of a [`MemorySource`](super::MemorySource).
 #[derive(Debug)]
 pub struct MemoryReceipt {
-    queue: u64,
-    slot: usize,
+    queue: u32,
+    slot: u32,
     tag: u64,
 }
 
@@ -89,14 +89,14 @@ pub(super) enum Nacked {
 
 pub(super) struct State {
     /// Told apart from the receipts of other queues by this.
-    id: u64,
+    id: u32,
     order: RequeueOrder,
     lease: Option<Duration>,
     ready: VecDeque<Stored>,
     delayed: BTreeMap<(Instant, u64), Stored>,
     unacked: Slab<Unacked>,
     /// Which leases end when; an entry whose tag is settled is passed over.
-    leases: BTreeMap<(Instant, u64), usize>,
+    leases: BTreeMap<(Instant, u64), u32>,
     /// What sources have taken and not yet passed on, by session.
     buffers: BTreeMap<u64, VecDeque<MemoryReceipt>>,
     sequence: u64,
@@ -110,7 +110,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(id: u64, order: RequeueOrder, lease: Option<Duration>, history: usize) -> Self {
+    pub(super) fn new(id: u32, order: RequeueOrder, lease: Option<Duration>, history: usize) -> Self {
         Self {
             id,
             order,
@@ -146,7 +146,11 @@ impl State {
         while let Some(entry) = self.leases.first_entry().filter(|entry| entry.key().0 <= now) {
             let (until, tag) = *entry.key();
             let slot = entry.remove();
-            if self.unacked.get(slot).is_some_and(|held| held.tag == tag && held.until == Some(until)) {
+            if self
+                .unacked
+                .get(slot as usize)
+                .is_some_and(|held| held.tag == tag && held.until == Some(until))
+            {
                 expired.push(slot);
             }
         }
@@ -174,25 +178,27 @@ impl State {
         prefetch: usize,
         now: Option<Instant>,
         wall: impl FnOnce() -> SystemTime,
-    ) -> Option<(Message, MemoryReceipt)> {
+    ) -> Option<Delivery<MemoryReceipt>> {
         let receipt =
             if prefetch == 0 { self.claim(session, now)? } else { self.buffered(session, prefetch, now)? };
-        let stored = &self.unacked.get(receipt.slot)?.stored;
-        self.counts.delivered += 1;
+        let stored = &self.held(&receipt)?.stored;
         let message = Message::from_content(Arc::clone(&stored.content))
             .with_attempt(stored.attempt)
             .with_redelivered(stored.deliveries > 1)
             .with_delivery_count(Some(stored.deliveries))
             .with_received_at(wall());
-        Some((message, receipt))
+        self.counts.delivered += 1;
+        Some(Delivery { message, receipt })
     }
 
     fn claim(&mut self, session: u64, now: Option<Instant>) -> Option<MemoryReceipt> {
+        // A receipt has 32 bits for the slot: with so many in flight, nothing more is delivered.
+        let slot = u32::try_from(self.unacked.vacant_key()).ok()?;
         let mut stored = self.ready.pop_front()?;
         stored.deliveries += 1;
         let tag = self.next();
         let until = self.lease.zip(now).map(|(lease, now)| crate::clock::after(now, lease));
-        let slot = self.unacked.insert(Unacked { stored, tag, session, until });
+        self.unacked.insert(Unacked { stored, tag, session, until });
         if let Some(until) = until {
             self.leases.insert((until, tag), slot);
         }
@@ -200,9 +206,8 @@ impl State {
     }
 
     fn buffered(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<MemoryReceipt> {
-        loop {
-            let Some(receipt) = self.buffers.entry(session).or_default().pop_front() else { break };
-            if self.holds(&receipt) {
+        while let Some(receipt) = self.buffers.entry(session).or_default().pop_front() {
+            if self.held(&receipt).is_some() {
                 return Some(receipt);
             }
         }
@@ -213,15 +218,15 @@ impl State {
         self.buffers.entry(session).or_default().pop_front()
     }
 
-    fn holds(&self, receipt: &MemoryReceipt) -> bool {
-        receipt.queue == self.id && self.unacked.get(receipt.slot).is_some_and(|held| held.tag == receipt.tag)
+    /// What the receipt stands for; `None` when it is stale.
+    fn held(&self, receipt: &MemoryReceipt) -> Option<&Unacked> {
+        let ours = receipt.queue == self.id;
+        self.unacked.get(receipt.slot as usize).filter(|held| ours && held.tag == receipt.tag)
     }
 
     fn settle(&mut self, receipt: &MemoryReceipt) -> Option<Stored> {
-        if !self.holds(receipt) {
-            return None;
-        }
-        let held = self.unacked.remove(receipt.slot);
+        self.held(receipt)?;
+        let held = self.unacked.remove(receipt.slot as usize);
         if let Some(until) = held.until {
             self.leases.remove(&(until, held.tag));
         }
@@ -274,7 +279,7 @@ impl State {
 
     /// The delivery comes back although it was answered: the answer failed. False when the receipt is stale.
     pub(super) fn fail_settle(&mut self, receipt: &MemoryReceipt) -> bool {
-        if !self.holds(receipt) {
+        if self.held(receipt).is_none() {
             return false;
         }
         self.bring_back(vec![receipt.slot]);
@@ -283,10 +288,12 @@ impl State {
 
     /// False when the receipt is stale.
     pub(super) fn extend(&mut self, receipt: &MemoryReceipt, now: Instant) -> bool {
-        if !self.holds(receipt) {
+        if self.held(receipt).is_none() {
             return false;
         }
-        let Some((held, lease)) = self.unacked.get_mut(receipt.slot).zip(self.lease) else { return false };
+        let Some((held, lease)) = self.unacked.get_mut(receipt.slot as usize).zip(self.lease) else {
+            return false;
+        };
         let until = crate::clock::after(now, lease);
         if let Some(old) = held.until.replace(until) {
             self.leases.remove(&(old, held.tag));
@@ -298,29 +305,31 @@ impl State {
     /// Hands back what `session` has buffered.
     pub(super) fn release(&mut self, session: u64) {
         let buffered = self.buffers.remove(&session).unwrap_or_default();
-        let slots =
-            buffered.iter().filter(|receipt| self.holds(receipt)).map(|receipt| receipt.slot).collect();
+        let slots = buffered
+            .iter()
+            .filter(|receipt| self.held(receipt).is_some())
+            .map(|receipt| receipt.slot)
+            .collect();
         self.bring_back(slots);
     }
 
     /// Everything that `session` holds comes back.
     pub(super) fn end_session(&mut self, session: u64) {
         self.buffers.remove(&session);
-        let slots =
-            self.unacked.iter().filter(|(_, held)| held.session == session).map(|(slot, _)| slot).collect();
-        self.bring_back(slots);
+        let of_session = self.unacked.iter().filter(|(_, held)| held.session == session);
+        self.bring_back(of_session.map(|(slot, _)| slot as u32).collect());
     }
 
     /// Everything that anybody holds comes back.
     pub(super) fn cut(&mut self) {
         self.buffers.clear();
-        let slots = self.unacked.iter().map(|(slot, _)| slot).collect();
-        self.bring_back(slots);
+        self.bring_back(self.unacked.iter().map(|(slot, _)| slot as u32).collect());
     }
 
     /// Deliveries come back without an answer: to the front, in the order in which they were delivered.
-    fn bring_back(&mut self, slots: Vec<usize>) {
-        let mut back: Vec<Unacked> = slots.into_iter().map(|slot| self.unacked.remove(slot)).collect();
+    fn bring_back(&mut self, slots: Vec<u32>) {
+        let mut back: Vec<Unacked> =
+            slots.into_iter().map(|slot| self.unacked.remove(slot as usize)).collect();
         back.sort_by_key(|held| held.tag);
         self.counts.returned += back.len() as u64;
         for held in back.into_iter().rev() {

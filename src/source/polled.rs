@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -79,7 +80,6 @@ struct State<K> {
     parked: Vec<Fetch<K>>,
     /// The keys of deliveries that are not settled.
     held: BTreeMap<u64, K>,
-    next_tag: u64,
     last_error: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl<K: Send + 'static> PolledSource<K> {
         GF: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError> + 'static,
     {
-        let state = State { parked: Vec::new(), held: BTreeMap::new(), next_tag: 0, last_error: None };
+        let state = State { parked: Vec::new(), held: BTreeMap::new(), last_error: None };
         Self {
             queue: queue.into(),
             fetch: Box::new(move || fetch().map(|fetched| fetched.map_err(Into::into)).boxed()),
@@ -161,9 +161,10 @@ impl<K: Send + 'static> PolledSource<K> {
     }
 
     fn hold(&self, message: Message, key: K) -> Delivery<PolledReceipt> {
+        // One count for all sources, so that a receipt fits no other source's delivery.
+        static NEXT_TAG: AtomicU64 = AtomicU64::new(0);
+        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        let tag = state.next_tag;
-        state.next_tag += 1;
         state.held.insert(tag, key);
         state.last_error = None;
         Delivery { message: message.with_received_at(self.clock.wall()), receipt: PolledReceipt(tag) }

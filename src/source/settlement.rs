@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The one answer to a delivery.
@@ -119,8 +120,14 @@ impl fmt::Display for NackReason {
 /// assert_eq!(cause.code(), "terminal");
 /// assert_eq!(cause.to_string(), "terminal: card declined");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Cause {
+///
+/// Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Cause(Arc<Parts>);
+
+/// Behind one pointer, so that a settlement stays small: the loop moves one for each message, and most have no cause.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Parts {
     code: Cow<'static, str>,
     detail: Option<String>,
 }
@@ -135,24 +142,25 @@ impl Cause {
 
     /// A cause with this code. Longer ones than [`LONGEST_CODE`](Self::LONGEST_CODE) are cut.
     pub fn new(code: impl Into<Cow<'static, str>>) -> Self {
-        Self { code: cut(code.into(), Self::LONGEST_CODE), detail: None }
+        Self(Arc::new(Parts { code: cut(code.into(), Self::LONGEST_CODE), detail: None }))
     }
 
     /// Adds what a person wants to know. Longer ones than [`LONGEST_DETAIL`](Self::LONGEST_DETAIL) are cut.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(cut(Cow::Owned(detail.into()), Self::LONGEST_DETAIL).into_owned());
+        let detail = cut(Cow::Owned(detail.into()), Self::LONGEST_DETAIL).into_owned();
+        Arc::make_mut(&mut self.0).detail = Some(detail);
         self
     }
 
     /// The code: one of those in the table of [`on_result`](crate::consumer::default_on_result), or the user's own.
     pub fn code(&self) -> &str {
-        &self.code
+        &self.0.code
     }
 
     /// The detail.
     pub fn detail(&self) -> Option<&str> {
-        self.detail.as_deref()
+        self.0.detail.as_deref()
     }
 }
 
@@ -178,10 +186,16 @@ impl From<String> for Cause {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.detail {
-            Some(detail) => write!(f, "{}: {detail}", self.code),
-            None => f.write_str(&self.code),
+        match self.detail() {
+            Some(detail) => write!(f, "{}: {detail}", self.code()),
+            None => f.write_str(self.code()),
         }
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cause").field("code", &self.code()).field("detail", &self.detail()).finish()
     }
 }
 
