@@ -1,10 +1,12 @@
 //! The loop: pull, decode, handle, settle once, tell what happened; pause, resume and drain.
 
+mod control;
 mod event;
 mod handle;
 mod held;
 mod on_result;
 mod retry_policy;
+mod signal;
 mod stats;
 mod supervisor;
 mod work;
@@ -23,6 +25,8 @@ pub use on_result::default_on_result;
 pub use retry_policy::RetryPolicy;
 pub use stats::Stats;
 pub use supervisor::Report;
+
+use control::Control;
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock};
@@ -77,8 +81,11 @@ pub struct QueueConsumer<S: MessageSource, H: Handler<T>, T> {
     observers: Vec<Observer>,
     clock: Arc<dyn Clock>,
     options: Options,
-    control: handle::Control,
+    control: Control,
 }
+
+/// The highest `max_concurrent`: a million loops, each of them a task with about a kilobyte of its own.
+pub const MOST_CONCURRENT: usize = 1_000_000;
 
 /// What has a default; the setters of [`QueueConsumer`] document each.
 #[derive(Debug, Clone)]
@@ -134,11 +141,11 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
             observers: Vec::new(),
             clock: Arc::new(SystemClock),
             options: Options::default(),
-            control: handle::Control::new(),
+            control: Control::new(),
         }
     }
 
-    /// How many messages are handled at once; 1 by default.
+    /// How many messages are handled at once; 1 by default. More than [`MOST_CONCURRENT`] is refused at the start.
     pub fn max_concurrent(mut self, max: NonZeroUsize) -> Self {
         self.options.max_concurrent = max;
         self
@@ -226,7 +233,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     /// `Invalid`, naming the option, when
     /// - there is no tokio runtime,
     /// - a retry schedule is empty ([`RetryPolicy::never`] says that) or has a zero delay,
-    /// - `settle_timeout` or `close_timeout` is zero.
+    /// - `settle_timeout` or `close_timeout` is zero,
+    /// - `max_concurrent` is above [`MOST_CONCURRENT`].
     pub fn start(self) -> Result<ConsumerHandle> {
         self.options.validate()?;
         let runtime = tokio::runtime::Handle::try_current()
@@ -251,6 +259,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         let _stop = handle.stop_on_drop();
         // Only waits are lost here.
         tokio::select! {
+            biased;
             report = handle.wait() => Ok(report),
             () = token.cancelled() => Ok(handle.stop().await),
         }
@@ -260,6 +269,12 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
 impl Options {
     fn validate(&self) -> Result<()> {
         self.retry.validate()?;
+        if self.max_concurrent.get() > MOST_CONCURRENT {
+            return Err(invalid(
+                "max_concurrent",
+                &format!("at most {MOST_CONCURRENT}; each is a task of its own"),
+            ));
+        }
         for (name, timeout) in
             [("settle_timeout", self.settle_timeout), ("close_timeout", self.close_timeout)]
         {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::Stream;
 use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -144,7 +144,7 @@ impl<S: MessageSource> Stream for Deliveries<S> {
                 failures: 0,
                 ended: false,
             };
-            Box::pin(stream::unfold(puller, Puller::next))
+            Box::pin(stream::unfold(puller, Puller::next).fuse())
         });
         items.as_mut().poll_next(context)
     }
@@ -175,7 +175,7 @@ impl<S: MessageSource> Puller<S> {
                 return None;
             }
             let asked = self.clock.now();
-            match self.shared.source.receive(&self.cancel).await {
+            match self.receive().await {
                 Ok(Some(delivery)) => {
                     self.failures = 0;
                     let shared = Arc::clone(&self.shared);
@@ -196,6 +196,19 @@ impl<S: MessageSource> Puller<S> {
         }
     }
 
+    /// A source that does not return once it is cancelled is dropped after a grace, which loses no message.
+    async fn receive(&self) -> Result<Option<Delivery<S::Receipt>>> {
+        let overdue = async {
+            self.cancel.cancelled().await;
+            self.clock.sleep(Duration::from_secs(1)).await;
+        };
+        tokio::select! {
+           biased;
+            received = self.shared.source.receive(&self.cancel) => received,
+            () = overdue => Ok(None),
+        }
+    }
+
     /// Waits after a failure. False when the stream is to end meanwhile.
     async fn wait(&self) -> bool {
         if self.failures == 0 {
@@ -204,6 +217,7 @@ impl<S: MessageSource> Puller<S> {
         let delay = Backoff::new(Duration::from_millis(100)).delay(self.failures, 0);
         // Only waits are lost here.
         tokio::select! {
+            biased;
             () = self.clock.sleep(delay) => true,
             () = self.cancel.cancelled() => false,
         }

@@ -5,9 +5,11 @@ mod error;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use error::panic_text;
 pub use error::{Direction, Failure, HandlerError};
 
 use crate::error::BoxError;
@@ -72,17 +74,38 @@ where
 #[derive(Clone)]
 pub struct Context {
     message: Message,
-    cancellation: Arc<CancellationToken>,
+    cancellation: Arc<Cancellation>,
+}
+
+/// A token that knows whether anybody asked for it, so that a consumer makes a new one for the next message only then.
+pub(crate) struct Cancellation {
+    token: CancellationToken,
+    asked: AtomicBool,
+}
+
+impl Cancellation {
+    pub(crate) fn new(token: CancellationToken) -> Self {
+        Self { token, asked: AtomicBool::new(false) }
+    }
+
+    /// For the owner, who does not count as asking.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+
+    pub(crate) fn was_asked_for(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
 }
 
 impl Context {
     /// A context for `message`; for handlers that are called without a consumer, as tests do.
     pub fn new(message: Message, cancellation: CancellationToken) -> Self {
-        Self::shared(message, Arc::new(cancellation))
+        Self::shared(message, Arc::new(Cancellation::new(cancellation)))
     }
 
     /// Cloning a token takes a lock; a consumer shares one behind an `Arc` instead.
-    pub(crate) fn shared(message: Message, cancellation: Arc<CancellationToken>) -> Self {
+    pub(crate) fn shared(message: Message, cancellation: Arc<Cancellation>) -> Self {
         Self { message, cancellation }
     }
 
@@ -104,7 +127,8 @@ impl Context {
     /// Fires when the result no longer matters: the drain time of the consumer is over, or the lease was lost and the
     /// broker delivers the message to somebody else. It does not fire when the handler has returned.
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.cancellation
+        self.cancellation.asked.store(true, Ordering::Relaxed);
+        &self.cancellation.token
     }
 }
 
@@ -112,7 +136,7 @@ impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
             .field("message", &self.message)
-            .field("cancelled", &self.cancellation.is_cancelled())
+            .field("cancelled", &self.cancellation.token.is_cancelled())
             .finish()
     }
 }

@@ -148,7 +148,8 @@ impl ControlledClock {
                 state.sleepers.keys().next().map(|(deadline, _)| *deadline).filter(|next| *next <= end);
             let target = next.unwrap_or(end).max(state.now);
             let moved = target - state.now;
-            state.wall += moved;
+            // At the end of its range a wall clock stands still.
+            state.wall = state.wall.checked_add(moved).unwrap_or(state.wall);
             state.now = target;
             while let Some(entry) = state.sleepers.first_entry().filter(|entry| entry.key().0 <= target) {
                 woken.push(entry.remove());

@@ -11,7 +11,8 @@ use crate::source::{Cause, NackReason};
 /// Fills in the delay that a `Retry` leaves open, by attempt, and dead-letters once the retries are used up, as
 /// `retry_exhausted:N` with N attempts made and the last cause as its detail.
 ///
-/// A `Retry` that has a delay is kept as it is, whatever the attempt: whoever chose the delay decides when to give up.
+/// A `Retry` that has a delay keeps it (a zero one becomes 1 ms), whatever the attempt: whoever chose the delay decides
+/// when to give up.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,7 +68,7 @@ impl RetryPolicy {
         match &self.0 {
             Delays::Schedule(delays) => {
                 let index = usize::try_from(attempt.max(1) - 1).unwrap_or(usize::MAX);
-                delays.get(index).map(|delay| (*delay).clamp(Backoff::SHORTEST, Backoff::LONGEST))
+                delays.get(index).map(|delay| clamp(*delay))
             }
             Delays::Backoff { backoff, retries } => {
                 (attempt <= *retries).then(|| backoff.delay(attempt, seed))
@@ -87,7 +88,10 @@ impl RetryPolicy {
                     ),
                 }
             }
-            closed => closed,
+            NackReason::Retry { delay: Some(delay), counted, cause } => {
+                NackReason::Retry { delay: Some(clamp(delay)), counted, cause }
+            }
+            NackReason::DeadLetter { .. } | NackReason::RequeueNow { .. } => reason,
         }
     }
 }
@@ -97,6 +101,11 @@ impl Default for RetryPolicy {
     fn default() -> Self {
         Self::backoff(Backoff::new(Duration::from_secs(1)).with_jitter(0.0), 3)
     }
+}
+
+/// Never zero: a retry that does not wait is a hot loop.
+fn clamp(delay: Duration) -> Duration {
+    delay.clamp(Backoff::SHORTEST, Backoff::LONGEST)
 }
 
 /// FNV-1a over the id (Fowler, Noll, Vo): the same on every machine, which the standard library's hasher does not

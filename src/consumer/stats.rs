@@ -84,8 +84,10 @@ pub(super) enum Activity {
     Pulling = 0,
     /// It has a message.
     Handling = 1,
+    /// It waits for the broker to take the answer.
+    Settling = 2,
     /// It is paused, waits before the next pull, or has ended.
-    Parked = 2,
+    Parked = 3,
 }
 
 /// What one loop is at and what it has counted, on a cache line of its own.
@@ -150,5 +152,5 @@ pub(super) fn sum(slots: &[Slot]) -> Stats {
 }
 
 pub(super) fn in_flight(slots: &[Slot]) -> usize {
-    slots.iter().filter(|slot| slot.is(Activity::Handling)).count()
+    slots.iter().filter(|slot| slot.is(Activity::Handling) || slot.is(Activity::Settling)).count()
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::control::{Owner, Phase, Shared};
 use super::event::{Outcome, Timings};
-use super::handle::{Desired, State, Status};
+use super::handle::Status;
 use super::held::LostDeliveries;
 use super::stats::{Activity, Ending, Slot, Stats, in_flight, sum};
-use super::work::Work;
-use super::worker::{self, Gate, Phase};
+use super::work::{Work, caught};
+use super::worker;
 use super::{Options, QueueConsumer};
 use crate::clock::within;
 use crate::error::{Chain, Error, ErrorKind, Result};
@@ -51,11 +52,12 @@ impl Report {
     }
 }
 
+/// How long loops are given to drop their handlers.
+const TO_DROP: Duration = Duration::from_secs(1);
+
 pub(super) struct Supervisor<S: MessageSource, H: Handler<T>, T> {
     work: Arc<Work<S, H, T>>,
-    gate: watch::Sender<Gate>,
-    desired: watch::Receiver<Desired>,
-    state: watch::Sender<State>,
+    control: Owner,
     /// The loops.
     loops: JoinSet<Option<Error>>,
     /// What puts lost messages back.
@@ -82,12 +84,12 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             parked: Notify::new(),
             contexts: CancellationToken::new(),
             abandon: CancellationToken::new(),
+            hurry: CancellationToken::new(),
             requeues: AtomicU32::new(0),
             receive_errors: AtomicU32::new(0),
         });
-        let (desired, state) = control.start(Arc::clone(&work) as _);
-        let gate = watch::Sender::new(Gate { phase: Phase::Paused, pull: CancellationToken::new() });
-        Self { work, gate, desired, state, loops: JoinSet::new(), returns: JoinSet::new() }
+        let control = control.start(Arc::clone(&work) as _);
+        Self { work, control, loops: JoinSet::new(), returns: JoinSet::new() }
     }
 
     pub(super) async fn run(mut self) {
@@ -100,60 +102,48 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             queue = self.work.source.queue_name(), finished = report.finished, requeued = report.requeued,
             abandoned = report.abandoned, took = ?report.took, "consumer stopped"
         );
-        self.state.send_replace(State { status: Status::Stopped, report: Some(report) });
+        self.control.report(report);
     }
 
     fn options(&self) -> &Options {
         &self.work.options
     }
 
-    fn set_status(&self, status: Status) {
-        self.state.send_modify(|state| state.status = status);
-    }
-
-    /// Lets the loops pull, or not; whoever waits in a pull is told.
-    fn set_gate(&self, phase: Phase) {
-        let before = self.gate.send_replace(Gate { phase, pull: CancellationToken::new() });
-        before.pull.cancel();
+    fn shared(&self) -> &Shared {
+        &self.control.0
     }
 
     /// Until it is to stop, or the source can do no more.
     async fn supervise(&mut self) -> Option<Error> {
         for index in 0..self.options().max_concurrent.get() {
-            self.loops.spawn(worker::run(Arc::clone(&self.work), index, self.gate.subscribe()));
+            self.loops.spawn(worker::run(Arc::clone(&self.work), index, Arc::clone(&self.control.0)));
         }
         loop {
-            let desired = *self.desired.borrow_and_update();
-            match desired {
-                Desired::Stop => return None,
-                Desired::Run => {
-                    self.set_gate(Phase::Open);
-                    self.set_status(Status::Running);
-                }
-                Desired::Pause => {
-                    if !self.pause().await {
+            let seen = self.shared().gate.version();
+            match self.shared().phase() {
+                Phase::Stopping => return None,
+                Phase::Open => self.control.set_status(Status::Running),
+                Phase::Paused => {
+                    if !self.hand_back().await {
                         continue;
                     }
-                    self.set_status(Status::Paused);
+                    self.control.set_status(Status::Paused);
                 }
             }
-            if let Some(error) = self.wait_for_change().await {
+            if let Some(error) = self.wait_for_change(seen).await {
                 return Some(error);
             }
         }
     }
 
-    /// Waits until something else is desired; meanwhile puts back what is lost. Returns the error of a loop that
+    /// Waits until something else is wanted; meanwhile puts back what is lost. Returns the error of a loop that
     /// ended, since all others will end the same way.
-    async fn wait_for_change(&mut self) -> Option<Error> {
+    async fn wait_for_change(&mut self, seen: u64) -> Option<Error> {
         loop {
             // Each branch only waits; what has happened stays to be seen by the next call.
             tokio::select! {
-                changed = self.desired.changed() => {
-                    // An error would mean that no handle is left, but the last one asks for a stop before it goes.
-                    changed.ok()?;
-                    return None;
-                }
+                biased;
+                () = self.control.0.gate.changed_since(seen) => return None,
                 Some(ended) = self.loops.join_next() => {
                     if let Some(error) = ended_with(ended) {
                         return Some(error);
@@ -165,9 +155,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         }
     }
 
-    /// Stops the pulls and hands back what is buffered. False when something else is desired meanwhile.
-    async fn pause(&mut self) -> bool {
-        self.set_gate(Phase::Paused);
+    /// For a pause: hands back what is buffered. False when something else is wanted meanwhile.
+    async fn hand_back(&self) -> bool {
         let work = Arc::clone(&self.work);
         let paused = async {
             if let Err(error) = release(&work).await {
@@ -176,8 +165,9 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         };
         // Dropping `release` in the middle is safe: what was not handed back is still buffered.
         tokio::select! {
+                biased;
             () = paused => true,
-            _ = self.desired.wait_for(|desired| *desired != Desired::Pause) => false,
+            () = self.shared().gate.find(|gate| (gate.phase != Phase::Paused).then_some(())) => false,
         }
     }
 
@@ -185,8 +175,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
     async fn drain(&mut self, error: Option<Error>) -> Report {
         let work = Arc::clone(&self.work);
         let began = work.clock.now();
-        self.set_status(Status::Stopping);
-        self.set_gate(Phase::Stopping);
+        self.control.set_status(Status::Stopping);
+        self.shared().ask(Phase::Stopping);
         let (released, ()) = tokio::join!(release(&work), self.end_loops());
         self.put_back_lost("shutting_down");
         while let Some(put_back) = self.returns.join_next().await {
@@ -218,12 +208,21 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             return;
         }
         work.abandon.cancel();
-        // From here on only answers under way are waited for, and handlers that do not give their thread back.
-        if self.joined_within(close_timeout).await {
+        // Dropping takes no time, unless a handler does not give its thread back.
+        if self.joined_within(TO_DROP).await {
             return;
         }
+        if work.slots.iter().any(|slot| slot.is(Activity::Settling)) {
+            if self.joined_within(close_timeout).await {
+                return;
+            }
+            work.hurry.cancel();
+            if self.joined_within(TO_DROP).await {
+                return;
+            }
+        }
         self.loops.abort_all();
-        self.joined_within(grace).await;
+        self.joined_within(TO_DROP).await;
     }
 
     async fn joined_within(&mut self, bound: Duration) -> bool {
@@ -232,6 +231,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             loop {
                 // Only waits are lost here.
                 tokio::select! {
+                biased;
                     ended = self.loops.join_next() => if ended.is_none() { return },
                     () = self.work.lost.added() => self.put_back_lost("shutting_down"),
                 }
@@ -293,16 +293,17 @@ async fn release<S: MessageSource, H: Handler<T>, T>(work: &Work<S, H, T>) -> Re
         }
     };
     // A loop drops its pull once the grace is over; so a second wait of that length is enough.
-    within(&*work.clock, work.options.grace * 2, none_pulls).await;
+    within(&*work.clock, work.options.grace.saturating_mul(2), none_pulls).await;
     bounded(work, "release", work.source.release()).await
 }
 
+/// Neither a source that hangs nor one that panics keeps the supervisor from its end.
 async fn bounded<S: MessageSource, H: Handler<T>, T>(
     work: &Work<S, H, T>,
     operation: &'static str,
     done: impl Future<Output = Result<()>>,
 ) -> Result<()> {
-    let done = within(&*work.clock, work.options.close_timeout, done).await;
+    let done = within(&*work.clock, work.options.close_timeout, caught(operation, done)).await;
     done.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, operation)))
 }
 

@@ -1,21 +1,23 @@
 //! What all loops of a consumer share, and what each does at the end of a message: settle it, tell of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::task::Poll;
 
+use futures::{FutureExt, poll};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::control::View;
 use super::event::{ConsumerEvent, Outcome, Timings};
-use super::handle::View;
 use super::held::LostDeliveries;
 use super::stats::{Slot, Stats, bump, in_flight, sum};
 use super::{Decode, Observer, OnResult, Options};
-use crate::clock::{Clock, within};
+use crate::clock::Clock;
 use crate::error::{Chain, Error, ErrorKind, Result};
-use crate::handler::{Handler, HandlerError};
+use crate::handler::{Handler, panic_text};
 use crate::message::Message;
 use crate::source::{Capabilities, Health, MessageSource, NackReason, Settlement};
 
@@ -37,6 +39,8 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
     pub(super) contexts: CancellationToken,
     /// Makes all loops drop their handlers and put the messages back.
     pub(super) abandon: CancellationToken,
+    /// Makes all loops give up the answers that they wait for.
+    pub(super) hurry: CancellationToken,
     /// How many messages were put back in a row.
     pub(super) requeues: AtomicU32,
     /// How many receives failed in a row.
@@ -46,13 +50,27 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
 impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
     /// Gives the broker the answer, within the settle time-out: an ack where there is no reason not to.
     pub(super) async fn settle(&self, receipt: S::Receipt, reason: Option<&NackReason>) -> Result<()> {
-        let (clock, bound) = (&*self.clock, self.options.settle_timeout);
         // Pinned here, so that a pointer is passed on and not the future.
-        let settled = match reason {
-            None => within(clock, bound, pin!(self.source.ack(receipt))).await,
-            Some(reason) => within(clock, bound, pin!(self.source.nack(receipt, reason.clone()))).await,
-        };
-        settled.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "settle")))
+        match reason {
+            None => self.bounded(pin!(caught("ack", self.source.ack(receipt)))).await,
+            Some(reason) => {
+                self.bounded(pin!(caught("nack", self.source.nack(receipt, reason.clone())))).await
+            }
+        }
+    }
+
+    async fn bounded(&self, mut answer: Pin<&mut impl Future<Output = Result<()>>>) -> Result<()> {
+        if let Poll::Ready(settled) = poll!(answer.as_mut()) {
+            return settled;
+        }
+        let late = |why| Err(Error::new(ErrorKind::Timeout, "settle").with_message(why));
+        // Dropping an answer leaves it open whether the broker has it: the message is done with or comes again.
+        tokio::select! {
+            biased;
+            settled = answer => settled,
+            () = self.clock.sleep(self.options.settle_timeout) => late("the broker did not answer in time"),
+            () = self.hurry.cancelled() => late("the broker did not answer before the drain was over"),
+        }
     }
 
     pub(super) fn report_settle_error(&self, message: &Message, reason: Option<&NackReason>, error: &Error) {
@@ -79,8 +97,13 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         for observer in &self.observers {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(&event))) {
                 bump(&slot.counters.observer_panics);
-                let panic = HandlerError::from_panic(panic);
-                tracing::error!(queue = event.queue, message = event.message.id(), %panic, "an observer panicked");
+                let panic = panic_text(panic);
+                tracing::error!(
+                    queue = event.queue,
+                    message = event.message.id(),
+                    panic,
+                    "an observer panicked"
+                );
             }
         }
     }
@@ -98,4 +121,12 @@ impl<S: MessageSource, H: Handler<T>, T> View for Work<S, H, T> {
     fn health(&self) -> Health {
         self.source.health()
     }
+}
+
+/// A source that panics is one that fails.
+pub(super) async fn caught(operation: &'static str, done: impl Future<Output = Result<()>>) -> Result<()> {
+    AssertUnwindSafe(done).catch_unwind().await.unwrap_or_else(|panic| {
+        let message = format!("the source panicked: {}", panic_text(panic));
+        Err(Error::new(ErrorKind::Other, operation).with_message(message))
+    })
 }

@@ -9,33 +9,18 @@ use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::{FutureExt, poll};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
+use super::control::{Gate, Phase, Shared};
 use super::event::{Outcome, Timings};
 use super::held::Held;
 use super::stats::{Activity, Ending, Slot, bump};
 use super::work::Work;
 use crate::backoff::Backoff;
-use crate::clock::within;
+use crate::clock::{after, within};
 use crate::error::{Chain, Error, ErrorKind, Result};
-use crate::handler::{Context, Handler, HandlerError};
+use crate::handler::{Cancellation, Context, Handler, HandlerError, panic_text};
 use crate::message::Message;
 use crate::source::{Cause, Delivery, MessageSource, NackReason, RequeueOrder, Settlement};
-
-/// Whether the loops may pull; each change makes a new pull token, and cancels the one before.
-#[derive(Debug, Clone)]
-pub(super) struct Gate {
-    pub(super) phase: Phase,
-    pub(super) pull: CancellationToken,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    Open,
-    Paused,
-    Stopping,
-}
 
 impl Phase {
     fn hand_back_cause(self) -> &'static str {
@@ -51,33 +36,32 @@ impl Phase {
 pub(super) async fn run<S: MessageSource, H: Handler<T>, T: Send + 'static>(
     work: Arc<Work<S, H, T>>,
     index: usize,
-    gate: watch::Receiver<Gate>,
+    control: Arc<Shared>,
 ) -> Option<Error> {
-    let mut worker = Worker::new(&work, index, gate);
-    let error = loop {
+    let mut worker = Worker::new(&work, index, &control);
+    loop {
         match AssertUnwindSafe(worker.pull_and_handle()).catch_unwind().await {
-            Ok(error) => break error,
+            Ok(error) => return error,
             Err(panic) => {
-                tracing::error!(queue = work.source.queue_name(), panic = %HandlerError::from_panic(panic), "loop panicked");
+                tracing::error!(queue = work.source.queue_name(), panic = panic_text(panic), "loop panicked");
                 bump(&worker.slot.counters.loop_panics);
                 worker.wait_after_error().await;
             }
         }
-    };
-    worker.slot.set(Activity::Parked);
-    work.parked.notify_one();
-    error
+    }
 }
 
 struct Worker<'a, S: MessageSource, H: Handler<T>, T> {
     work: &'a Work<S, H, T>,
     slot: &'a Slot,
     index: usize,
-    gate: watch::Receiver<Gate>,
-    /// What the gate was when this loop last looked, with a pull token of this loop's own.
+    control: &'a Shared,
+    /// Which change of the gate this loop has seen.
+    version: u64,
+    /// What the gate was then, with a pull token of this loop's own.
     seen: Gate,
     /// Cancels the context of the handler that this loop runs.
-    context: Arc<CancellationToken>,
+    context: Arc<Cancellation>,
     idle_since: Option<Instant>,
     idle_streak: u32,
     /// How many messages came since this loop last yielded, and when the first of them came.
@@ -90,15 +74,15 @@ struct Worker<'a, S: MessageSource, H: Handler<T>, T> {
 const LONGEST_SPELL: (u32, Duration) = (1_024, Duration::from_millis(2));
 
 impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T> {
-    fn new(work: &'a Work<S, H, T>, index: usize, mut gate: watch::Receiver<Gate>) -> Self {
-        let seen = gate.borrow_and_update().clone();
-        let seen = Gate { pull: seen.pull.child_token(), ..seen };
-        let context = Arc::new(work.contexts.child_token());
+    fn new(work: &'a Work<S, H, T>, index: usize, control: &'a Shared) -> Self {
+        let (version, seen) = look(control);
+        let context = Arc::new(Cancellation::new(work.contexts.child_token()));
         Self {
             work,
             slot: &work.slots[index],
             index,
-            gate,
+            control,
+            version,
             seen,
             context,
             idle_since: None,
@@ -135,9 +119,8 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
 
     /// The phase now; looks at the gate only when it has changed, which is one load of an atomic.
     fn phase(&mut self) -> Phase {
-        if self.gate.has_changed().unwrap_or(false) {
-            let gate = self.gate.borrow_and_update().clone();
-            self.seen = Gate { pull: gate.pull.child_token(), ..gate };
+        if self.control.gate.version() != self.version {
+            (self.version, self.seen) = look(self.control);
         }
         self.seen.phase
     }
@@ -145,27 +128,22 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     async fn park(&mut self) {
         self.slot.set(Activity::Parked);
         self.work.parked.notify_one();
-        self.wait_for_gate().await;
+        self.control.gate.changed_since(self.version).await;
     }
 
-    async fn wait_for_gate(&mut self) {
-        if self.gate.changed().await.is_err() {
-            // The supervisor is gone, and with it the runtime.
-            std::future::pending::<()>().await;
-        }
-        // `changed` has marked the change as seen.
-        self.gate.mark_changed();
-    }
-
-    /// Waits, or until the gate changes.
+    /// Waits, or until the gate changes; not at all where it is not open.
     async fn wait(&mut self, time: Duration) {
+        if self.phase() != Phase::Open {
+            return;
+        }
         self.slot.set(Activity::Parked);
         self.work.parked.notify_one();
         let sleep = self.work.clock.sleep(time);
         // Only waits are lost here.
         tokio::select! {
+            biased;
             () = sleep => {}
-            () = self.wait_for_gate() => {}
+            () = self.control.gate.changed_since(self.version) => {}
         }
     }
 
@@ -183,7 +161,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 // Dropping `receive` loses no message, by contract; and only one that does not return when it is
                 // cancelled is dropped.
                 tokio::select! {
-                    biased;
+                   biased;
                     received = receive => received,
                     () = overdue => Ok(None),
                 }
@@ -206,7 +184,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     }
 
     async fn wait_after_error(&mut self) {
-        let loops = u32::try_from(self.work.slots.len()).unwrap_or(u32::MAX);
+        let loops = u32::try_from(self.work.options.max_concurrent.get()).unwrap_or(u32::MAX);
         let failures = self.work.receive_errors.load(Ordering::Relaxed);
         let delay = self.work.options.receive_backoff.delay(failures.div_ceil(loops), self.index as u64);
         self.wait(delay).await;
@@ -223,11 +201,12 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         self.idle_streak = self.idle_streak.saturating_add(1);
         let backoff = Backoff::new(Duration::from_millis(1)).with_max(Duration::from_millis(100));
         self.wait(backoff.delay(self.idle_streak, self.index as u64)).await;
+        // The wait is no idle time of the source's.
+        self.idle_since = Some(self.work.clock.now());
     }
 
     async fn process(&mut self, held: &mut Held<'_, S::Receipt>) {
         let work = self.work;
-        self.yield_after_a_spell(held.message.received_at()).await;
         self.slot.set(Activity::Handling);
         bump(&self.slot.counters.received);
         let started = self.now_if_observed();
@@ -239,10 +218,12 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         let reason = self.decide(&ended, phase, &held.message);
         let handled = self.now_if_observed();
         let Some(receipt) = held.take_receipt() else { return };
+        self.slot.set(Activity::Settling);
         let settled = work.settle(receipt, reason.as_deref()).await;
-        self.slot.count(ended.ending(), reason.as_deref(), settled.is_ok());
+        let settled_ok = settled.is_ok();
+        self.slot.count(ended.ending(), reason.as_deref(), settled_ok);
         if self.phase() == Phase::Stopping {
-            self.slot.count_drained(ended.ending(), settled.is_ok());
+            self.slot.count_drained(ended.ending(), settled_ok);
         }
         if let Err(error) = &settled {
             work.report_settle_error(&held.message, reason.as_deref(), error);
@@ -256,9 +237,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             let message = held.message.clone();
             work.tell(self.slot, message, ended.into(), reason.as_deref().cloned(), settled.err(), timings);
         }
-        if phase == Phase::Open {
-            self.damp(reason.as_deref()).await;
-        }
+        self.slot.set(Activity::Pulling);
+        self.damp(reason.as_deref(), settled_ok).await;
+        self.yield_after_a_spell(held.message.received_at()).await;
     }
 
     /// The time is the message's own: asking the clock again would cost as much as all the counting. Where it stands
@@ -280,10 +261,6 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     /// Decodes and handles. What came of it is written to where it stays: moving it from hand to hand would cost more
     /// than making it.
     async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
-        if self.work.capabilities.lease.is_some() && self.context.is_cancelled() {
-            // A lease was lost before: that was the context of another message.
-            self.context = Arc::new(self.work.contexts.child_token());
-        }
         *ended = Ended::Abandoned;
         if let Some(panic) = self.call(held, ended).await {
             bump(&self.slot.counters.panics);
@@ -291,6 +268,10 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         }
         if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
             bump(&self.slot.counters.invalid);
+        }
+        if self.context.was_asked_for() {
+            // The handler may have kept its token, or cancelled it: the next message gets another.
+            self.context = Arc::new(Cancellation::new(self.work.contexts.child_token()));
         }
     }
 
@@ -311,7 +292,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             Poll::Ready(Err(panic)) => Some(panic),
             // The handler is looked at first: one that is done is never dropped. The others only watch.
             Poll::Pending => tokio::select! {
-                biased;
+               biased;
                 returned = call => returned.err(),
                 () = self.work.abandon.cancelled() => None,
                 never = self.keep_lease(held) => match never {},
@@ -327,8 +308,11 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             return std::future::pending().await;
         };
         let interval = (lease / 3).max(Duration::from_millis(1));
+        let mut next = after(work.clock.now(), interval);
         loop {
-            work.clock.sleep(interval).await;
+            work.clock.sleep_until(next).await;
+            // An extend that hangs is given up when the next is due, which still is in time.
+            next = after(work.clock.now(), interval);
             let extended = within(&*work.clock, interval, work.source.extend(receipt)).await;
             let error = match extended {
                 Some(Ok(())) => continue,
@@ -342,7 +326,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             );
             if lost {
                 bump(&self.slot.counters.leases_lost);
-                self.context.cancel();
+                self.context.token().cancel();
                 return std::future::pending().await;
             }
         }
@@ -365,9 +349,14 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         }));
         let mut reason = decided.unwrap_or_else(|panic| {
             bump(&self.slot.counters.on_result_panics);
-            let panic = HandlerError::from_panic(panic);
-            tracing::error!(queue = work.source.queue_name(), message = message.id(), %panic, "on_result panicked");
-            let cause = Cause::new("on_result_panic").with_detail(panic.to_string());
+            let panic = panic_text(panic);
+            tracing::error!(
+                queue = work.source.queue_name(),
+                message = message.id(),
+                panic,
+                "on_result panicked"
+            );
+            let cause = Cause::new("on_result_panic").with_detail(panic);
             Some(Box::new(NackReason::retry(cause)))
         })?;
         *reason = self.keep_from_the_front(work.options.retry.complete(*reason, message));
@@ -397,23 +386,41 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
 
     /// Waits before the next pull where the message can come again at once, longer the more of them were put back in
     /// a row, by any loop.
-    async fn damp(&mut self, reason: Option<&NackReason>) {
+    async fn damp(&mut self, reason: Option<&NackReason>, settled: bool) {
         let requeues = &self.work.requeues;
+        let in_a_row = requeues.load(Ordering::Relaxed).saturating_add(1);
         let waits = match reason {
+            // The broker has it still and delivers it again: no harm in that once, as after a cut connection.
+            _ if !settled => in_a_row > 1,
             Some(NackReason::RequeueNow { .. }) => true,
             Some(NackReason::Retry { .. }) if !self.work.capabilities.delayed_retry => true,
             Some(NackReason::Retry { counted: false, .. }) => false,
             None | Some(NackReason::Retry { .. } | NackReason::DeadLetter { .. }) => {
-                if requeues.load(Ordering::Relaxed) != 0 {
+                if in_a_row > 1 {
                     requeues.store(0, Ordering::Relaxed);
                 }
                 return;
             }
         };
-        let in_a_row = requeues.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        requeues.fetch_add(1, Ordering::Relaxed);
         if waits {
             self.wait(self.requeue_delay(in_a_row)).await;
         }
+    }
+}
+
+fn look(control: &Shared) -> (u64, Gate) {
+    // The version first: a change that comes in between is seen twice, which is harmless.
+    let version = control.gate.version();
+    let gate = control.gate.with(Clone::clone);
+    (version, Gate { pull: gate.pull.child_token(), ..gate })
+}
+
+/// However a loop ends, aborted too: it pulls and handles nothing any more.
+impl<S: MessageSource, H: Handler<T>, T> Drop for Worker<'_, S, H, T> {
+    fn drop(&mut self) {
+        self.slot.set(Activity::Parked);
+        self.work.parked.notify_one();
     }
 }
 

@@ -114,6 +114,10 @@ impl HandlerError {
 
     /// The class of any error: that of the first [`HandlerError`] in its chain, with all of the error kept behind it;
     /// [`Failed`](Self::Failed) where there is none.
+    ///
+    /// `anyhow::Error` hides the first link of a chain that has no context, and the class is then read from the second.
+    /// `Timeout`, `Panicked` and `CircuitOpen` have no second: passed through `anyhow` without a context, they count as
+    /// `Failed`.
     pub fn from_error(error: impl Into<BoxError>) -> Self {
         let error = match error.into().downcast::<Self>() {
             Ok(ours) => return *ours,
@@ -130,24 +134,16 @@ impl HandlerError {
             if let Some(failure) = current.downcast_ref::<Failure>() {
                 return failure.0.class.of(error);
             }
+            if let Some(why) = current.downcast_ref::<NotCalled>() {
+                return (*why).into();
+            }
             link = current.source();
         }
         Self::failed(error)
     }
 
     pub(crate) fn from_panic(payload: Box<dyn Any + Send>) -> Self {
-        let message = match payload.downcast::<&'static str>() {
-            Ok(text) => (*text).to_owned(),
-            Err(other) => match other.downcast::<String>() {
-                Ok(text) => *text,
-                Err(other) => {
-                    // A payload may panic when it is dropped, and that would end the loop.
-                    std::mem::forget(other);
-                    "a panic whose payload is not text".to_owned()
-                }
-            },
-        };
-        Self::Panicked { message }
+        Self::Panicked { message: panic_text(payload) }
     }
 
     /// The error within, where there is one.
@@ -176,16 +172,58 @@ impl fmt::Display for HandlerError {
             Self::Timeout { after } => write!(f, "the handler took longer than {after:?}"),
             Self::Panicked { message } => write!(f, "the handler panicked: {message}"),
             Self::CircuitOpen { closes_in } => write!(f, "the circuit is open for another {closes_in:?}"),
-            Self::BackpressureReject => f.write_str("too many calls are under way"),
-            Self::Dropped => f.write_str("dropped for a newer call"),
-            Self::NotRunning => f.write_str("the handler is stopped"),
+            Self::BackpressureReject | Self::Dropped | Self::NotRunning => {
+                f.write_str("the handler was not called")
+            }
         }
     }
 }
 
 impl StdError for HandlerError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.failure().map(|failure| failure as &(dyn StdError + 'static))
+        match self {
+            Self::BackpressureReject => Some(&NotCalled::Rejected),
+            Self::Dropped => Some(&NotCalled::Dropped),
+            Self::NotRunning => Some(&NotCalled::Stopped),
+            other => other.failure().map(|failure| failure as &(dyn StdError + 'static)),
+        }
+    }
+}
+
+/// Stands in the chain behind the errors that have none within, as a [`Failure`] does behind the others.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+enum NotCalled {
+    #[error("too many calls are under way")]
+    Rejected,
+    #[error("it made room for a newer call")]
+    Dropped,
+    #[error("it is stopped")]
+    Stopped,
+}
+
+impl From<NotCalled> for HandlerError {
+    fn from(why: NotCalled) -> Self {
+        match why {
+            NotCalled::Rejected => Self::BackpressureReject,
+            NotCalled::Dropped => Self::Dropped,
+            NotCalled::Stopped => Self::NotRunning,
+        }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: Box<dyn Any + Send>) -> String {
+    let other = match payload.downcast::<&'static str>() {
+        Ok(text) => return (*text).to_owned(),
+        Err(other) => other,
+    };
+    match other.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => {
+            // A payload may panic when it is dropped, and that would end the loop.
+            std::mem::forget(other);
+            "a panic whose payload is not text".to_owned()
+        }
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::queue::{MemoryQueue, Queue};
-use super::state::State;
+use super::queue::{Changes, MemoryQueue, Queue, Surroundings};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
@@ -32,6 +30,7 @@ pub struct MemoryBroker(Arc<Broker>);
 
 pub(super) struct Broker {
     clock: Arc<dyn Clock>,
+    changes: Arc<Changes>,
     queues: Mutex<BTreeMap<String, Arc<Queue>>>,
     this: Weak<Broker>,
 }
@@ -88,6 +87,7 @@ impl MemoryBroker {
         let clock: Arc<dyn Clock> = Arc::new(clock);
         Self(Arc::new_cyclic(|this| Broker {
             clock,
+            changes: Arc::default(),
             queues: Mutex::new(BTreeMap::new()),
             this: this.clone(),
         }))
@@ -129,7 +129,12 @@ impl Broker {
         if let Some(queue) = queues.get(name) {
             return Arc::clone(queue);
         }
-        let queue = Arc::new(make(name, options, Arc::clone(&self.clock), self.this.clone()));
+        let surroundings = Surroundings {
+            clock: Arc::clone(&self.clock),
+            changes: Arc::clone(&self.changes),
+            broker: self.this.clone(),
+        };
+        let queue = Arc::new(Queue::new(name, options, surroundings));
         queues.insert(name.to_owned(), Arc::clone(&queue));
         queue
     }
@@ -137,18 +142,6 @@ impl Broker {
     fn find(&self, name: &str) -> Option<Arc<Queue>> {
         self.lock().get(name).cloned()
     }
-
-    /// A queue that no broker knows.
-    pub(super) fn detached(name: &str, clock: Arc<dyn Clock>) -> Queue {
-        make(name, QueueOptions::new(), clock, Weak::new())
-    }
-}
-
-fn make(name: &str, options: QueueOptions, clock: Arc<dyn Clock>, broker: Weak<Broker>) -> Queue {
-    static NEXT_ID: AtomicU32 = AtomicU32::new(0);
-    let QueueOptions { lease, requeue_order, history } = options;
-    let state = State::new(NEXT_ID.fetch_add(1, Ordering::Relaxed), requeue_order, lease, history);
-    Queue::new(name, clock, state, (requeue_order, lease), broker)
 }
 
 /// Sends messages to the queues of a [`MemoryBroker`]. Cheap to clone.

@@ -1,12 +1,13 @@
 //! One queue: its lock, who waits for it, and what tests want to know of it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::broker::Broker;
+use super::broker::{Broker, QueueOptions};
 use super::source::MemorySource;
 use super::state::{FaultPoint, MemoryReceipt, Nacked, QueueCounts, State};
 use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
@@ -27,28 +28,37 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// A message is there, or the time at which the next one is due has changed.
     pub(super) arrived: Notify,
-    /// Anything changed, for those who wait for a condition.
-    changed: Notify,
+    changes: Arc<Changes>,
     broker: Weak<Broker>,
     dead_letters: OnceLock<Arc<Queue>>,
 }
 
+/// What a queue has from its broker.
+pub(super) struct Surroundings {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) changes: Arc<Changes>,
+    pub(super) broker: Weak<Broker>,
+}
+
+/// Changes of any queue of a broker, for those who wait for a condition: it may look at more queues than one.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    changed: Notify,
+    /// How many wait, so that nothing is told where nobody does.
+    watchers: AtomicUsize,
+}
+
 impl Queue {
-    pub(super) fn new(
-        name: &str,
-        clock: Arc<dyn Clock>,
-        state: State,
-        shape: (RequeueOrder, Option<Duration>),
-        broker: Weak<Broker>,
-    ) -> Self {
+    pub(super) fn new(name: &str, options: QueueOptions, surroundings: Surroundings) -> Self {
+        let Surroundings { clock, changes, broker } = surroundings;
         Self {
             name: name.to_owned(),
             clock,
-            lease: shape.1,
-            order: shape.0,
-            state: Mutex::new(state),
+            lease: options.lease,
+            order: options.requeue_order,
+            state: Mutex::new(State::new(options)),
             arrived: Notify::new(),
-            changed: Notify::new(),
+            changes,
             broker,
             dead_letters: OnceLock::new(),
         }
@@ -61,15 +71,29 @@ impl Queue {
     /// The lock, with everything that is due brought back.
     fn lock_swept(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        if state.is_timed() && state.sweep(self.clock.now()) {
-            self.arrived.notify_waiters();
+        if state.is_timed() {
+            self.sweep(&mut state, self.clock.now());
         }
         state
     }
 
-    fn tell(&self, state: &State) {
-        if state.watchers > 0 {
-            self.changed.notify_waiters();
+    fn sweep(&self, state: &mut State, now: Instant) {
+        if state.sweep(now) {
+            self.everything_moved();
+        }
+    }
+
+    fn tell(&self) {
+        // Whoever watches has counted itself before it took the lock under which this change was made, or after.
+        if self.changes.watchers.load(Ordering::Relaxed) > 0 {
+            self.changes.changed.notify_waiters();
+        }
+    }
+
+    /// After a change of what is due when: everybody who waits must know, since whoever wakes first may be busy by then.
+    fn tell_receivers(&self, due_before: Option<Instant>, state: &State) {
+        if state.next_due() != due_before {
+            self.arrived.notify_waiters();
         }
     }
 
@@ -89,7 +113,7 @@ impl Queue {
     fn put(&self, state: &mut State, message: &Message) {
         state.publish(Arc::clone(message.content()));
         self.arrived.notify_one();
-        self.tell(state);
+        self.tell();
     }
 
     /// `open` is asked under the lock, so that a session which ends at the same time takes nothing more.
@@ -101,8 +125,8 @@ impl Queue {
     ) -> Result<Option<Delivery<MemoryReceipt>>> {
         let mut state = self.lock();
         let now = state.is_timed().then(|| self.clock.now());
-        if now.is_some_and(|now| state.sweep(now)) {
-            self.arrived.notify_waiters();
+        if let Some(now) = now {
+            self.sweep(&mut state, now);
         }
         if !open() {
             return Err(self.error(ErrorKind::Closed, "receive"));
@@ -110,9 +134,11 @@ impl Queue {
         if let Some(error) = state.fault(FaultPoint::Receive) {
             return Err(error);
         }
+        let due = state.next_due();
         let delivery = state.take(session, prefetch, now, || self.clock.wall());
         if delivery.is_some() {
-            self.tell(&state);
+            self.tell_receivers(due, &state);
+            self.tell();
         }
         Ok(delivery)
     }
@@ -130,7 +156,7 @@ impl Queue {
         if !state.ack(receipt) {
             return Err(self.error(ErrorKind::Stale, "ack"));
         }
-        self.tell(&state);
+        self.tell();
         Ok(())
     }
 
@@ -154,15 +180,11 @@ impl Queue {
                 }
             }
             Some(Nacked::Kept) => {
-                if state.next_due() == due {
-                    self.arrived.notify_one();
-                } else {
-                    // Everybody who waits must know the new time: whoever wakes first may be busy when it comes.
-                    self.arrived.notify_waiters();
-                }
+                self.tell_receivers(due, &state);
+                self.arrived.notify_one();
             }
         }
-        self.tell(&state);
+        self.tell();
         Ok(())
     }
 
@@ -171,7 +193,7 @@ impl Queue {
             return self.error(ErrorKind::Stale, "settle");
         }
         self.arrived.notify_one();
-        self.tell(state);
+        self.tell();
         error
     }
 
@@ -196,7 +218,7 @@ impl Queue {
             return Err(error);
         }
         state.release(session);
-        self.everything_moved(&state);
+        self.everything_moved();
         Ok(())
     }
 
@@ -204,13 +226,13 @@ impl Queue {
         let mut state = self.lock_swept();
         close();
         state.end_session(session);
-        self.everything_moved(&state);
+        self.everything_moved();
         state.fault(FaultPoint::Close).map_or(Ok(()), Err)
     }
 
-    fn everything_moved(&self, state: &State) {
+    fn everything_moved(&self) {
         self.arrived.notify_waiters();
-        self.tell(state);
+        self.tell();
     }
 
     fn dead_letters(&self) -> Arc<Queue> {
@@ -219,7 +241,15 @@ impl Queue {
             match self.broker.upgrade() {
                 Some(broker) => broker.queue(&name),
                 // The broker is gone but for this queue: its dead letters are still looked at from here.
-                None => Arc::new(Broker::detached(&name, Arc::clone(&self.clock))),
+                None => Arc::new(Queue::new(
+                    &name,
+                    QueueOptions::new(),
+                    Surroundings {
+                        clock: Arc::clone(&self.clock),
+                        changes: Arc::clone(&self.changes),
+                        broker: Weak::new(),
+                    },
+                )),
             }
         }))
     }
@@ -330,15 +360,16 @@ impl MemoryQueue {
     }
 
     async fn holds(&self, mut condition: impl FnMut(&Self) -> bool) {
-        let _watcher = Watcher::new(&self.0);
+        let _watcher = Watcher::new(&self.0.changes);
         loop {
-            let changed = self.0.changed.notified();
+            let changed = self.0.changes.changed.notified();
             if condition(self) {
                 return;
             }
             let due = self.0.next_due();
             // Only waits are lost here: the loop looks again.
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = wait_until(&*self.0.clock, due) => {}
             }
@@ -356,7 +387,7 @@ impl MemoryQueue {
     pub fn cut(&self) {
         let mut state = self.0.lock_swept();
         state.cut();
-        self.0.everything_moved(&state);
+        self.0.everything_moved();
     }
 }
 
@@ -375,17 +406,17 @@ pub(super) async fn wait_until(clock: &dyn Clock, due: Option<Instant>) {
 }
 
 /// Counts itself among those that want to hear of changes, as long as it lives.
-struct Watcher<'a>(&'a Queue);
+struct Watcher<'a>(&'a Changes);
 
 impl<'a> Watcher<'a> {
-    fn new(queue: &'a Queue) -> Self {
-        queue.lock().watchers += 1;
-        Self(queue)
+    fn new(changes: &'a Changes) -> Self {
+        changes.watchers.fetch_add(1, Ordering::SeqCst);
+        Self(changes)
     }
 }
 
 impl Drop for Watcher<'_> {
     fn drop(&mut self) {
-        self.0.lock().watchers -= 1;
+        self.0.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 }

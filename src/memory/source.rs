@@ -100,6 +100,7 @@ impl MemorySource {
             let due = queue.next_due();
             // Only waits are lost here: what is taken is taken by `take`, in one step.
             tokio::select! {
+                biased;
                 () = &mut arrived => {}
                 () = cancel.cancelled() => return Ok(None),
                 () = self.0.closing.cancelled() => {}

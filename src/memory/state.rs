@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use slab::Slab;
 
+use super::broker::QueueOptions;
 use crate::error::Error;
 use crate::message::{Content, Message};
 use crate::source::{Delivery, NackReason, RequeueOrder};
@@ -105,16 +107,15 @@ pub(super) struct State {
     nacked: VecDeque<(Stored, NackReason)>,
     history: usize,
     counts: QueueCounts,
-    /// How many wait for a change.
-    pub(super) watchers: usize,
 }
 
 impl State {
-    pub(super) fn new(id: u32, order: RequeueOrder, lease: Option<Duration>, history: usize) -> Self {
+    pub(super) fn new(options: QueueOptions) -> Self {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(0);
         Self {
-            id,
-            order,
-            lease,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            order: options.requeue_order,
+            lease: options.lease,
             ready: VecDeque::new(),
             delayed: BTreeMap::new(),
             unacked: Slab::new(),
@@ -124,9 +125,8 @@ impl State {
             faults: VecDeque::new(),
             acked: VecDeque::new(),
             nacked: VecDeque::new(),
-            history,
+            history: options.history,
             counts: QueueCounts::default(),
-            watchers: 0,
         }
     }
 

@@ -264,7 +264,7 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
         let mut fetch = Underway::adopt_or_start(self);
         // Losing a branch is harmless: a fetch under way is parked when it is dropped.
         let fetched = tokio::select! {
-            biased;
+           biased;
             fetched = &mut fetch => fetched,
             () = self.closed.cancelled() => return Err(self.error(ErrorKind::Closed, "receive")),
             () = cancel.cancelled() => return Ok(None),
@@ -276,6 +276,7 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
                 self.lock().last_error = None;
                 // Only waits are lost here.
                 tokio::select! {
+                    biased;
                     () = self.closed.cancelled() => Err(self.error(ErrorKind::Closed, "receive")),
                     () = cancel.cancelled() => Ok(None),
                     () = self.clock.sleep(self.idle) => Ok(None),

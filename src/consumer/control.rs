@@ -1,0 +1,146 @@
+//! What the handle, the supervisor and the loops share: what is wanted, and what is.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio_util::sync::CancellationToken;
+
+use super::handle::{ConsumerHandle, Status};
+use super::signal::Signal;
+use super::stats::Stats;
+use super::supervisor::Report;
+use crate::error::{Error, ErrorKind};
+use crate::source::Health;
+
+/// What the holders of the handle want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Pull and handle.
+    Open,
+    /// Pull nothing.
+    Paused,
+    /// Pull nothing, and end. Final.
+    Stopping,
+}
+
+/// What is wanted, as the loops see it: at once, and not only when the supervisor gets to it, so that no handler begins
+/// once `stop` or `pause` was called.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    pub(super) phase: Phase,
+    /// Cancelled when the phase changes; the next one has another.
+    pub(super) pull: CancellationToken,
+}
+
+/// What is.
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    pub(super) status: Status,
+    pub(super) report: Option<Report>,
+}
+
+/// What a running consumer shows.
+pub(super) trait View: Send + Sync {
+    fn in_flight(&self) -> usize;
+    fn stats(&self) -> Stats;
+    fn health(&self) -> Health;
+}
+
+pub(super) struct Shared {
+    pub(super) gate: Signal<Gate>,
+    pub(super) state: Signal<State>,
+    pub(super) view: OnceLock<Arc<dyn View>>,
+}
+
+impl Shared {
+    pub(super) fn ask(&self, phase: Phase) {
+        let mut before = None;
+        self.gate.change(|gate| {
+            let changes = gate.phase != Phase::Stopping && gate.phase != phase;
+            if changes {
+                before = Some(std::mem::replace(gate, Gate { phase, pull: CancellationToken::new() }));
+            }
+            changes
+        });
+        // Those whom this wakes find the gate changed already.
+        if let Some(before) = before {
+            before.pull.cancel();
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.gate.with(|gate| gate.phase)
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.state.with(|state| state.status)
+    }
+}
+
+/// The consumer's end: made with it, taken over by the supervisor.
+pub(super) struct Control {
+    owner: Owner,
+    guard: Arc<StopOnDrop>,
+}
+
+/// Whoever has this makes the state. When it is dropped the consumer has ended, reported or not.
+pub(super) struct Owner(pub(super) Arc<Shared>);
+
+/// Asks for a stop when dropped.
+pub(super) struct StopOnDrop(pub(super) Arc<Shared>);
+
+impl Control {
+    pub(super) fn new() -> Self {
+        let gate = Gate { phase: Phase::Open, pull: CancellationToken::new() };
+        let state = State { status: Status::Idle, report: None };
+        let (gate, state) = (Signal::new(gate), Signal::new(state));
+        let shared = Arc::new(Shared { gate, state, view: OnceLock::new() });
+        Self { guard: Arc::new(StopOnDrop(Arc::clone(&shared))), owner: Owner(shared) }
+    }
+
+    pub(super) fn handle(&self) -> ConsumerHandle {
+        ConsumerHandle::new(Arc::clone(&self.owner.0), Arc::clone(&self.guard))
+    }
+
+    /// Hands over to the supervisor, which does not count as a holder of the handle. The consumer counts as started
+    /// from here on.
+    pub(super) fn start(self, view: Arc<dyn View>) -> Owner {
+        // Fails only if it were set already, which a consumer started by value cannot be.
+        let _ = self.owner.0.view.set(view);
+        self.owner.set_status(Status::Running);
+        self.owner
+    }
+}
+
+impl Owner {
+    pub(super) fn set_status(&self, status: Status) {
+        self.0.state.change(|state| std::mem::replace(&mut state.status, status) != status);
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        self.0.state.change(|state| {
+            *state = State { status: Status::Stopped, report: Some(report) };
+            true
+        });
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let (status, reported) = self.0.state.with(|state| (state.status, state.report.is_some()));
+        match status {
+            _ if reported => {}
+            Status::Idle => self.report(Report::default()),
+            _ => {
+                let error = Error::new(ErrorKind::Closed, "run consumer");
+                let error = error.with_message("its runtime was shut down before it had drained");
+                self.report(Report { error: Some(error), ..Report::default() });
+            }
+        }
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.ask(Phase::Stopping);
+    }
+}
