@@ -203,7 +203,7 @@ impl<S: MessageSource> Puller<S> {
             self.clock.sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-           biased;
+            biased;
             received = self.shared.source.receive(&self.cancel) => received,
             () = overdue => Ok(None),
         }

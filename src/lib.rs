@@ -84,7 +84,13 @@
 //! - **[`Cause`](source::Cause) is a code and a detail.** Metrics need labels from a bounded set, operators need the
 //!   error itself; one string cannot be both.
 //! - **A retry with a delay of its own is kept whatever the attempt.** Where `on_result` names the delay, `on_result`
-//!   decides when to give up; the policy counts only the retries that it is asked about.
+//!   decides when to give up; the policy counts only the retries that it is asked about. A delay of zero becomes 1 ms.
+//! - **A source that says that trying again cannot help ends the consumer.** It drains, and the error stands in the
+//!   report: pulling from a source that is closed, or that was refused for good, would never get a message.
+//! - **Dropping the last handle, or the future of `run`, drains.** The consumer then ends by itself within its
+//!   time-outs: nothing that runs is cut short, and no task is left behind.
+//! - **The memory broker counts as RabbitMQ does.** A retry is a new delivery (not redelivered, delivery count 1), as
+//!   the copy that a RabbitMQ adapter publishes will be; whatever comes back without an answer is redelivered.
 
 pub mod backoff;
 pub mod clock;

@@ -39,7 +39,8 @@ pub struct Delivery<R> {
 /// A receipt is consumed by value, so that settling twice does not compile. It carries the generation of its channel:
 /// once that is gone, settling fails with `Stale`, sends nothing, and the broker delivers the message again.
 ///
-/// A failed settle never loses the message: it stays with the broker and comes again.
+/// A failed settle never loses the message: it stays with the broker and comes again. So does whatever was received and
+/// not settled when the source is closed, or dropped without being closed.
 pub trait MessageSource: Send + Sync + 'static {
     /// What settles one delivery. Not `Clone`: a delivery has one answer.
     type Receipt: Send + Sync + 'static;
@@ -50,7 +51,8 @@ pub trait MessageSource: Send + Sync + 'static {
     /// Waits for a message.
     ///
     /// `Ok(None)` means that nothing came within the source's own idle time, or that `cancel` fired: call again or
-    /// stop. Several tasks may call it at once; each message goes to one of them.
+    /// stop. Several tasks may call it at once; each message goes to one of them. One receiver gets the messages in the
+    /// order of publishing, as long as none is put back.
     ///
     /// # Errors
     ///

@@ -120,8 +120,9 @@ impl ControlledClock {
         })
     }
 
-    /// Lets all tasks that can run do so, until nothing sleeps or wakes any more. On the current-thread runtime a
-    /// yield comes back after the other ready tasks ran, so a few quiet rounds mean that all of them wait.
+    /// Lets all tasks that can run do so, until no sleep has begun or ended for 16 rounds of yielding. On the
+    /// current-thread runtime a yield comes back after the other ready tasks ran, so that these rounds mean that all
+    /// of them wait; a task that yields more often than that between two sleeps falls behind the clock.
     pub async fn settle(&self) {
         const QUIET_ROUNDS: u32 = 16;
         const MOST_ROUNDS: u32 = 10_000;

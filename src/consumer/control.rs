@@ -61,10 +61,19 @@ impl Shared {
             }
             changes
         });
-        // Those whom this wakes find the gate changed already.
-        if let Some(before) = before {
-            before.pull.cancel();
+        let Some(before) = before else { return };
+        if phase == Phase::Open {
+            // At once, so that a pause which follows waits for a new pause, and not for what is left of this one.
+            self.state.change(|state| {
+                let paused = state.status == Status::Paused;
+                if paused {
+                    state.status = Status::Running;
+                }
+                paused
+            });
         }
+        // Those whom this wakes find the gate changed already.
+        before.pull.cancel();
     }
 
     pub(super) fn phase(&self) -> Phase {

@@ -124,7 +124,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
                 Phase::Stopping => return None,
                 Phase::Open => self.control.set_status(Status::Running),
                 Phase::Paused => {
-                    if !self.hand_back().await {
+                    if !self.hand_back().await || self.shared().gate.version() != seen {
                         continue;
                     }
                     self.control.set_status(Status::Paused);
@@ -165,7 +165,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         };
         // Dropping `release` in the middle is safe: what was not handed back is still buffered.
         tokio::select! {
-                biased;
+            biased;
             () = paused => true,
             () = self.shared().gate.find(|gate| (gate.phase != Phase::Paused).then_some(())) => false,
         }
@@ -179,9 +179,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         self.shared().ask(Phase::Stopping);
         let (released, ()) = tokio::join!(release(&work), self.end_loops());
         self.put_back_lost("shutting_down");
-        while let Some(put_back) = self.returns.join_next().await {
-            put_back.into_iter().for_each(|put_back| self.count(put_back, true));
-        }
+        self.end_returns().await;
         let closed = bounded(&work, "close", work.source.close()).await;
         // What a loop still holds now is on a thread that it does not give back.
         let stuck = in_flight(&work.slots) as u64;
@@ -225,13 +223,34 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         self.joined_within(TO_DROP).await;
     }
 
+    /// Waits for what is being put back, as long as for closing; then gives the answers up.
+    async fn end_returns(&mut self) {
+        let work = Arc::clone(&self.work);
+        let hurry = async {
+            work.clock.sleep(work.options.close_timeout).await;
+            work.hurry.cancel();
+            std::future::pending::<()>().await;
+        };
+        let all = async {
+            while let Some(put_back) = self.returns.join_next().await {
+                put_back.into_iter().for_each(|put_back| self.count(put_back, true));
+            }
+        };
+        // `hurry` never ends before `all`.
+        tokio::select! {
+            biased;
+            () = all => {}
+            () = hurry => {}
+        }
+    }
+
     async fn joined_within(&mut self, bound: Duration) -> bool {
         let clock = Arc::clone(&self.work.clock);
         let all = async {
             loop {
                 // Only waits are lost here.
                 tokio::select! {
-                biased;
+                    biased;
                     ended = self.loops.join_next() => if ended.is_none() { return },
                     () = self.work.lost.added() => self.put_back_lost("shutting_down"),
                 }

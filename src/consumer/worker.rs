@@ -1,6 +1,5 @@
 //! One loop: pull a message, handle it, settle it, tell of it. `max_concurrent` of these make a consumer.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::clock::{after, within};
 use crate::error::{Chain, Error, ErrorKind, Result};
 use crate::handler::{Cancellation, Context, Handler, HandlerError, panic_text};
 use crate::message::Message;
-use crate::source::{Cause, Delivery, MessageSource, NackReason, RequeueOrder, Settlement};
+use crate::source::{Cause, MessageSource, NackReason, RequeueOrder, Settlement};
 
 impl Phase {
     fn hand_back_cause(self) -> &'static str {
@@ -71,7 +70,7 @@ struct Worker<'a, S: MessageSource, H: Handler<T>, T> {
 /// After how many messages, or after how long, a loop yields, which a source that always has a message and a handler
 /// that never waits would not do otherwise. Tokio's budget of 128 would cost more per message than the rest of the
 /// loop's upkeep, since the task moves to another thread at each yield.
-const LONGEST_SPELL: (u32, Duration) = (1_024, Duration::from_millis(2));
+const LONGEST_SPELL: (u32, Duration) = (4_096, Duration::from_millis(2));
 
 impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T> {
     fn new(work: &'a Work<S, H, T>, index: usize, control: &'a Shared) -> Self {
@@ -102,9 +101,12 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 }
                 Phase::Stopping => return None,
             }
-            match self.receive().await {
-                Ok(Some(delivery)) => self.process(&mut Held::new(delivery, &self.work.lost)).await,
-                Ok(None) => self.wait_if_idle_too_soon().await,
+            let mut held = None;
+            match self.receive(&mut held).await {
+                Ok(()) => match &mut held {
+                    Some(held) => self.process(held).await,
+                    None => self.wait_if_idle_too_soon().await,
+                },
                 Err(error) => {
                     bump(&self.slot.counters.receive_errors);
                     if !error.is_transient() {
@@ -147,9 +149,15 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         }
     }
 
-    async fn receive(&self) -> Result<Option<Delivery<S::Receipt>>> {
+    /// What is received is written to where it stays, as all that is made for each message is: moving it from hand to
+    /// hand would cost more than making it.
+    async fn receive(&self, held: &mut Option<Held<'a, S::Receipt>>) -> Result<()> {
         let work = self.work;
-        let mut receive = pin!(work.source.receive(&self.seen.pull));
+        let mut receive = pin!(async {
+            let delivery = work.source.receive(&self.seen.pull).await?;
+            *held = delivery.map(|delivery| Held::new(delivery, &work.lost));
+            Ok(())
+        });
         // Asked once before the rest is set up: in a busy queue the message is there.
         let received = match poll!(receive.as_mut()) {
             Poll::Ready(received) => received,
@@ -161,9 +169,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 // Dropping `receive` loses no message, by contract; and only one that does not return when it is
                 // cancelled is dropped.
                 tokio::select! {
-                   biased;
+                    biased;
                     received = receive => received,
-                    () = overdue => Ok(None),
+                    () = overdue => Ok(()),
                 }
             }
         };
@@ -247,6 +255,10 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     async fn yield_after_a_spell(&mut self, received_at: SystemTime) {
         let (messages, since) = &mut self.spell;
         *messages += 1;
+        // Looked at now and then: comparing times costs more than counting.
+        if *messages % 8 != 0 {
+            return;
+        }
         let (most, longest) = LONGEST_SPELL;
         if *messages >= most || received_at.duration_since(*since).is_ok_and(|spell| spell >= longest) {
             self.spell = (0, received_at);
@@ -258,14 +270,10 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         (!self.work.observers.is_empty()).then(|| self.work.clock.now())
     }
 
-    /// Decodes and handles. What came of it is written to where it stays: moving it from hand to hand would cost more
-    /// than making it.
+    /// Decodes and handles.
     async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
         *ended = Ended::Abandoned;
-        if let Some(panic) = self.call(held, ended).await {
-            bump(&self.slot.counters.panics);
-            *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
-        }
+        self.call(held, ended).await;
         if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
             bump(&self.slot.counters.invalid);
         }
@@ -275,28 +283,30 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         }
     }
 
-    /// Calls the handler; what it panicked with is returned.
-    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Option<Panic> {
+    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
         let work = self.work;
         let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
-        let work = AssertUnwindSafe(async {
-            *ended = Ended::Handled(match (work.decode)(&held.message) {
-                Ok(payload) => work.handler.handle(payload, context).await,
-                Err(error) => Err(HandlerError::invalid_input(error)),
+        let mut call = pin!(async {
+            let handle = AssertUnwindSafe(async {
+                *ended = Ended::Handled(match (work.decode)(&held.message) {
+                    Ok(payload) => work.handler.handle(payload, context).await,
+                    Err(error) => Err(HandlerError::invalid_input(error)),
+                });
             });
+            if let Err(panic) = handle.catch_unwind().await {
+                bump(&self.slot.counters.panics);
+                *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
+            }
         });
-        let mut call = pin!(work.catch_unwind());
         // Asked once before the rest is set up: a handler that need not wait costs no more than its call.
-        match poll!(call.as_mut()) {
-            Poll::Ready(Ok(())) => None,
-            Poll::Ready(Err(panic)) => Some(panic),
+        if poll!(call.as_mut()).is_pending() {
             // The handler is looked at first: one that is done is never dropped. The others only watch.
-            Poll::Pending => tokio::select! {
-               biased;
-                returned = call => returned.err(),
-                () = self.work.abandon.cancelled() => None,
+            tokio::select! {
+                biased;
+                () = call => {}
+                () = work.abandon.cancelled() => {}
                 never = self.keep_lease(held) => match never {},
-            },
+            }
         }
     }
 
@@ -423,9 +433,6 @@ impl<S: MessageSource, H: Handler<T>, T> Drop for Worker<'_, S, H, T> {
         self.work.parked.notify_one();
     }
 }
-
-/// What a panic carries.
-type Panic = Box<dyn Any + Send>;
 
 /// How the work on one message ended.
 enum Ended<O> {

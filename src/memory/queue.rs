@@ -135,12 +135,11 @@ impl Queue {
             return Err(error);
         }
         let due = state.next_due();
-        let delivery = state.take(session, prefetch, now, || self.clock.wall());
-        if delivery.is_some() {
-            self.tell_receivers(due, &state);
-            self.tell();
-        }
-        Ok(delivery)
+        let Some(taken) = state.take(session, prefetch, now) else { return Ok(None) };
+        self.tell_receivers(due, &state);
+        drop(state);
+        self.tell();
+        Ok(Some(taken.into_delivery(self.clock.wall())))
     }
 
     /// When the next delay or lease ends.
@@ -153,9 +152,8 @@ impl Queue {
         if let Some(error) = state.fault(FaultPoint::Ack) {
             return Err(self.failed_settle(&mut state, receipt, error));
         }
-        if !state.ack(receipt) {
-            return Err(self.error(ErrorKind::Stale, "ack"));
-        }
+        let Some(_forgotten) = state.ack(receipt) else { return Err(self.error(ErrorKind::Stale, "ack")) };
+        drop(state);
         self.tell();
         Ok(())
     }

@@ -16,6 +16,9 @@ use crate::source::{Delivery, NackReason, RequeueOrder};
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     content: Arc<Content>,
+    /// A second count on the content, for its first delivery: taken when the message is published, since counting then
+    /// costs nothing, and later a wait for memory with the queue locked.
+    to_deliver: Option<Arc<Content>>,
     attempt: u32,
     /// How often it was delivered since it was published or last retried.
     deliveries: u64,
@@ -80,6 +83,25 @@ pub struct QueueCounts {
     pub nacked: u64,
     /// How many deliveries came back without an answer so far: cut, closed, released, lease over, settle failed.
     pub returned: u64,
+}
+
+/// What was taken; made into a delivery once the queue is unlocked.
+pub(super) struct Taken {
+    content: Arc<Content>,
+    attempt: u32,
+    deliveries: u64,
+    receipt: MemoryReceipt,
+}
+
+impl Taken {
+    pub(super) fn into_delivery(self, received_at: SystemTime) -> Delivery<MemoryReceipt> {
+        let message = Message::from_content(self.content)
+            .with_attempt(self.attempt)
+            .with_redelivered(self.deliveries > 1)
+            .with_delivery_count(Some(self.deliveries))
+            .with_received_at(received_at);
+        Delivery { message, receipt: self.receipt }
+    }
 }
 
 /// What is left to do after a nack, once the message was taken out.
@@ -168,27 +190,19 @@ impl State {
 
     pub(super) fn publish(&mut self, content: Arc<Content>) {
         self.counts.published += 1;
-        self.ready.push_back(Stored { content, attempt: 1, deliveries: 0 });
+        let to_deliver = Some(Arc::clone(&content));
+        self.ready.push_back(Stored { content, to_deliver, attempt: 1, deliveries: 0 });
     }
 
     /// Delivers the next message to `session`, through its buffer where it prefetches.
-    pub(super) fn take(
-        &mut self,
-        session: u64,
-        prefetch: usize,
-        now: Option<Instant>,
-        wall: impl FnOnce() -> SystemTime,
-    ) -> Option<Delivery<MemoryReceipt>> {
+    pub(super) fn take(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<Taken> {
         let receipt =
             if prefetch == 0 { self.claim(session, now)? } else { self.buffered(session, prefetch, now)? };
-        let stored = &self.held(&receipt)?.stored;
-        let message = Message::from_content(Arc::clone(&stored.content))
-            .with_attempt(stored.attempt)
-            .with_redelivered(stored.deliveries > 1)
-            .with_delivery_count(Some(stored.deliveries))
-            .with_received_at(wall());
+        let stored = &mut self.unacked.get_mut(receipt.slot as usize)?.stored;
+        let content = stored.to_deliver.take().unwrap_or_else(|| Arc::clone(&stored.content));
+        let taken = Taken { content, attempt: stored.attempt, deliveries: stored.deliveries, receipt };
         self.counts.delivered += 1;
-        Some(Delivery { message, receipt })
+        Some(taken)
     }
 
     fn claim(&mut self, session: u64, now: Option<Instant>) -> Option<MemoryReceipt> {
@@ -233,12 +247,12 @@ impl State {
         Some(held.stored)
     }
 
-    /// False when the receipt is stale.
-    pub(super) fn ack(&mut self, receipt: &MemoryReceipt) -> bool {
-        let Some(stored) = self.settle(receipt) else { return false };
+    /// `None` when the receipt is stale; else what the history has no more room for, to be dropped once the queue is
+    /// unlocked.
+    pub(super) fn ack(&mut self, receipt: &MemoryReceipt) -> Option<Option<Stored>> {
+        let stored = self.settle(receipt)?;
         self.counts.acked += 1;
-        keep(&mut self.acked, stored, self.history);
-        true
+        Some(keep(&mut self.acked, stored, self.history))
     }
 
     /// `None` when the receipt is stale.
@@ -400,12 +414,12 @@ impl Stored {
     }
 }
 
-fn keep<T>(history: &mut VecDeque<T>, entry: T, most: usize) {
+/// Adds to a history; what does not fit any more is returned.
+fn keep<T>(history: &mut VecDeque<T>, entry: T, most: usize) -> Option<T> {
     if most == 0 {
-        return;
+        return Some(entry);
     }
-    if history.len() == most {
-        history.pop_front();
-    }
+    let oldest = if history.len() == most { history.pop_front() } else { None };
     history.push_back(entry);
+    oldest
 }

@@ -29,7 +29,9 @@ type Done = BoxFuture<'static, Result<(), BoxError>>;
 /// and said with [`with_capabilities`](Self::with_capabilities).
 ///
 /// A `fetch` that is under way when its `receive` is cancelled or dropped is kept here and finished by the next
-/// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. An error
+/// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. A source
+/// that is dropped without being closed drops the keys that it holds, and can call no closure: close it, or let the key
+/// give its message back when it is dropped. An error
 /// of a closure that is an [`Error`] is passed on as it is; any other becomes one of kind `Other`.
 ///
 /// ```
@@ -264,7 +266,7 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
         let mut fetch = Underway::adopt_or_start(self);
         // Losing a branch is harmless: a fetch under way is parked when it is dropped.
         let fetched = tokio::select! {
-           biased;
+            biased;
             fetched = &mut fetch => fetched,
             () = self.closed.cancelled() => return Err(self.error(ErrorKind::Closed, "receive")),
             () = cancel.cancelled() => return Ok(None),
