@@ -40,12 +40,22 @@ struct Row {
 /// A row that somebody has; back in the table when it goes away unanswered.
 struct Claim {
     table: Arc<Table>,
-    row: Option<Row>,
+    row: Mutex<Option<Row>>,
+}
+
+impl Claim {
+    fn new(table: Arc<Table>, row: Option<Row>) -> Self {
+        Self { table, row: Mutex::new(row) }
+    }
+
+    fn take(&self) -> Option<Row> {
+        self.row.lock().unwrap().take()
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if let Some(row) = self.row.take() {
+        if let Some(row) = self.take() {
             self.table.rows.lock().unwrap().push_front(row);
         }
     }
@@ -72,7 +82,7 @@ impl Table {
                 .with_redelivered(row.deliveries > 1)
                 .with_delivery_count(Some(row.deliveries));
         }
-        Some((message, Claim { table: self, row: Some(row) }))
+        Some((message, Claim::new(self, Some(row))))
     }
 
     fn give_back(&self, mut row: Row, reason: NackReason) {
@@ -107,16 +117,20 @@ impl Table {
                 Ok::<_, Infallible>(claimed)
             }
         };
-        let remove = |mut claim: Claim| async move {
-            claim.row.take();
-            Ok(())
+        let remove = |claim: &Claim| {
+            claim.take();
+            async { Ok(()) }
         };
-        let give_back = |mut claim: Claim, reason| async move {
-            tokio::task::yield_now().await;
-            if let Some(row) = claim.row.take() {
-                claim.table.give_back(row, reason);
+        let give_back = |claim: &Claim, reason| {
+            // A claim of the answer's own: dropped half-way, the row is back in the table.
+            let claim = Claim::new(Arc::clone(&claim.table), claim.take());
+            async move {
+                tokio::task::yield_now().await;
+                if let Some(row) = claim.take() {
+                    claim.table.give_back(row, reason);
+                }
+                Ok(())
             }
-            Ok(())
         };
         // Without an idle time: a controlled clock stands while a receive waits, and the suite asks again at once.
         PolledSource::new(QUEUE, fetch, remove, give_back)

@@ -20,6 +20,8 @@ use crate::message::Message;
 
 type Fetch<K> = BoxFuture<'static, Result<Option<(Message, K)>, BoxError>>;
 type Done = BoxFuture<'static, Result<(), BoxError>>;
+type Remove<K> = Box<dyn Fn(&K) -> Done + Send + Sync>;
+type GiveBack<K> = Box<dyn Fn(&K, NackReason) -> Done + Send + Sync>;
 
 /// A source made of three async closures: fetch the next message, remove it, give it back.
 ///
@@ -27,6 +29,10 @@ type Done = BoxFuture<'static, Result<(), BoxError>>;
 /// there is none now, and it is asked again after the idle time (1 s). `remove` is called to ack, `give_back` to nack,
 /// with the reason: what a retry's delay, its attempt and a dead letter mean in the user's storage is decided there,
 /// and said with [`with_capabilities`](Self::with_capabilities).
+///
+/// Where a `remove` or a `give_back` fails, is late, or is dropped half-way, the message is given back (reason:
+/// requeue now) by the next `receive`, `release` or `close`, until that succeeds. So `give_back` can be called for a
+/// message that was removed after all, and must then do nothing.
 ///
 /// A `fetch` that is under way when its `receive` is cancelled or dropped is kept here and finished by the next
 /// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. A source
@@ -51,9 +57,9 @@ type Done = BoxFuture<'static, Result<(), BoxError>>;
 ///         let row = fetch.lock().unwrap().pop_front();
 ///         async move { Ok::<_, std::io::Error>(row.map(|row| (Message::new(row), row))) }
 ///     },
-///     |_row| async { Ok::<_, std::io::Error>(()) },
-///     move |row, _reason| {
-///         back.lock().unwrap().push_front(row);
+///     |_row: &&str| async { Ok::<_, std::io::Error>(()) },
+///     move |row: &&str, _reason| {
+///         back.lock().unwrap().push_front(*row);
 ///         async { Ok::<_, std::io::Error>(()) }
 ///     },
 /// );
@@ -67,8 +73,8 @@ type Done = BoxFuture<'static, Result<(), BoxError>>;
 pub struct PolledSource<K> {
     queue: String,
     fetch: Box<dyn Fn() -> Fetch<K> + Send + Sync>,
-    remove: Box<dyn Fn(K) -> Done + Send + Sync>,
-    give_back: Box<dyn Fn(K, NackReason) -> Done + Send + Sync>,
+    remove: Remove<K>,
+    give_back: GiveBack<K>,
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     idle: Duration,
@@ -82,6 +88,8 @@ struct State<K> {
     parked: Vec<Fetch<K>>,
     /// The keys of deliveries that are not settled.
     held: BTreeMap<u64, K>,
+    /// The keys of deliveries whose answer failed: to be given back, so that their messages come again.
+    owed: Vec<K>,
     last_error: Option<String>,
 }
 
@@ -95,13 +103,13 @@ impl<K: Send + 'static> PolledSource<K> {
     where
         F: Fn() -> FF + Send + Sync + 'static,
         FF: Future<Output = Result<Option<(Message, K)>, E>> + Send + 'static,
-        R: Fn(K) -> RF + Send + Sync + 'static,
+        R: Fn(&K) -> RF + Send + Sync + 'static,
         RF: Future<Output = Result<(), E>> + Send + 'static,
-        G: Fn(K, NackReason) -> GF + Send + Sync + 'static,
+        G: Fn(&K, NackReason) -> GF + Send + Sync + 'static,
         GF: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError> + 'static,
     {
-        let state = State { parked: Vec::new(), held: BTreeMap::new(), last_error: None };
+        let state = State { parked: Vec::new(), held: BTreeMap::new(), owed: Vec::new(), last_error: None };
         Self {
             queue: queue.into(),
             fetch: Box::new(move || fetch().map(|fetched| fetched.map_err(Into::into)).boxed()),
@@ -118,7 +126,9 @@ impl<K: Send + 'static> PolledSource<K> {
         }
     }
 
-    /// Says what the closures do: nothing is claimed by default.
+    /// Says what the closures do. Nothing is claimed by default: no attempt is counted then, so that retries never run
+    /// out, and a dead letter is refused, so that a message which cannot be handled comes again for ever. Claim
+    /// `counts_attempts` and `dead_letter` for anything but a trial.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = capabilities;
@@ -140,7 +150,7 @@ impl<K: Send + 'static> PolledSource<K> {
     }
 
     /// How long one call of a closure may take before it is an error of kind `Timeout`; 30 s by default. A fetch that
-    /// is late is kept and finished later; a late remove or give-back is dropped.
+    /// is late is kept and finished later; after a late remove or give-back the message is given back.
     #[must_use]
     pub fn with_bound(mut self, bound: Duration) -> Self {
         self.bound = bound;
@@ -172,8 +182,38 @@ impl<K: Send + 'static> PolledSource<K> {
         Delivery { message: message.with_received_at(self.clock.wall()), receipt: PolledReceipt(tag) }
     }
 
-    fn take(&self, receipt: &PolledReceipt, operation: &'static str) -> Result<K> {
-        self.lock().held.remove(&receipt.0).ok_or_else(|| self.error(ErrorKind::Stale, operation))
+    fn take(&self, receipt: &PolledReceipt, operation: &'static str) -> Result<Owing<'_, K>> {
+        let key =
+            self.lock().held.remove(&receipt.0).ok_or_else(|| self.error(ErrorKind::Stale, operation))?;
+        Ok(Owing { key: Some(key), source: self })
+    }
+
+    /// Gives a message back, or goes on owing it.
+    async fn settle(
+        &self,
+        operation: &'static str,
+        mut owing: Owing<'_, K>,
+        reason: Option<NackReason>,
+    ) -> Result<()> {
+        let Some(key) = &owing.key else { return Ok(()) };
+        let done = match reason {
+            None => (self.remove)(key),
+            Some(reason) => (self.give_back)(key, reason),
+        };
+        self.call(operation, done).await?;
+        owing.key = None;
+        Ok(())
+    }
+
+    /// Gives back what is owed; what cannot be given back now stays owed.
+    async fn pay(&self, operation: &'static str) -> Result<()> {
+        let owed = std::mem::take(&mut self.lock().owed);
+        let mut owed: Vec<Owing<'_, K>> =
+            owed.into_iter().map(|key| Owing { key: Some(key), source: self }).collect();
+        while let Some(owing) = owed.pop() {
+            self.settle(operation, owing, Some(NackReason::requeue_now("settle_failed"))).await?;
+        }
+        Ok(())
     }
 
     async fn call(&self, operation: &'static str, done: Done) -> Result<()> {
@@ -190,8 +230,9 @@ impl<K: Send + 'static> PolledSource<K> {
         while let Some(mut fetch) = Underway::adopt(self) {
             match within(&*self.clock, self.bound, &mut fetch).await {
                 Some(Ok(Some((_, key)))) => {
-                    let back = (self.give_back)(key, NackReason::requeue_now("released"));
-                    result = result.and(self.call(operation, back).await);
+                    let owing = Owing { key: Some(key), source: self };
+                    let back = self.settle(operation, owing, Some(NackReason::requeue_now("released"))).await;
+                    result = result.and(back);
                 }
                 Some(Ok(None) | Err(_)) => {}
                 None => {
@@ -207,6 +248,20 @@ impl<K: Send + 'static> PolledSource<K> {
 impl<K> fmt::Debug for PolledSource<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolledSource").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// A key whose message is to be settled; owed once it is dropped with the key still in it.
+struct Owing<'a, K: Send + 'static> {
+    key: Option<K>,
+    source: &'a PolledSource<K>,
+}
+
+impl<K: Send + 'static> Drop for Owing<'_, K> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.source.lock().owed.push(key);
+        }
     }
 }
 
@@ -263,11 +318,15 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
         if cancel.is_cancelled() {
             return Ok(None);
         }
-        let mut fetch = Underway::adopt_or_start(self);
-        // Losing a branch is harmless: a fetch under way is parked when it is dropped.
+        let fetch = async {
+            // What fails here is tried again by the next call; the fetch will say what is wrong.
+            let _ = self.pay("receive").await;
+            Underway::adopt_or_start(self).await
+        };
+        // Losing a branch is harmless: what is owed stays so, and a fetch under way is parked when it is dropped.
         let fetched = tokio::select! {
             biased;
-            fetched = &mut fetch => fetched,
+            fetched = fetch => fetched,
             () = self.closed.cancelled() => return Err(self.error(ErrorKind::Closed, "receive")),
             () = cancel.cancelled() => return Ok(None),
             () = self.clock.sleep(self.bound) => return Err(self.error(ErrorKind::Timeout, "receive")),
@@ -293,20 +352,17 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
     }
 
     async fn ack(&self, receipt: PolledReceipt) -> Result<()> {
-        let key = self.take(&receipt, "ack")?;
-        self.call("ack", (self.remove)(key)).await
+        self.settle("ack", self.take(&receipt, "ack")?, None).await
     }
 
     async fn nack(&self, receipt: PolledReceipt, reason: NackReason) -> Result<()> {
+        let owing = self.take(&receipt, "nack")?;
         if matches!(reason, NackReason::DeadLetter { .. }) && !self.capabilities.dead_letter {
-            let key = self.take(&receipt, "nack")?;
-            let back = (self.give_back)(key, NackReason::requeue_now(reason.cause().clone()));
-            self.call("nack", back).await?;
+            self.settle("nack", owing, Some(NackReason::requeue_now(reason.cause().clone()))).await?;
             let error = self.error(ErrorKind::Unsupported, "nack");
             return Err(error.with_message("give_back keeps no dead letters; the message was given back"));
         }
-        let key = self.take(&receipt, "nack")?;
-        self.call("nack", (self.give_back)(key, reason)).await
+        self.settle("nack", owing, Some(reason)).await
     }
 
     async fn extend(&self, _: &PolledReceipt) -> Result<()> {
@@ -314,16 +370,19 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
     }
 
     async fn release(&self) -> Result<()> {
-        self.give_back_parked("release").await
+        let paid = self.pay("release").await;
+        self.give_back_parked("release").await.and(paid)
     }
 
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         let mut result = self.give_back_parked("close").await;
+        result = result.and(self.pay("close").await);
         loop {
             let Some((_, key)) = self.lock().held.pop_first() else { return result };
-            let back = (self.give_back)(key, NackReason::requeue_now("closed"));
-            result = result.and(self.call("close", back).await);
+            let owing = Owing { key: Some(key), source: self };
+            let back = self.settle("close", owing, Some(NackReason::requeue_now("closed"))).await;
+            result = result.and(back);
         }
     }
 
