@@ -45,7 +45,7 @@ async fn work(name: &str, mut deliveries: Deliveries<MemorySource>) -> windlass:
         }
     }
     // Those that were dropped go back in the background: wait for that, so that none is left when the loop has ended.
-    deliveries.put_back().await;
+    deliveries.all_put_back().await;
     Ok(deliveries.dropped())
 }
 
@@ -59,8 +59,8 @@ async fn main() -> windlass::Result<()> {
     // Each loop has a clone of the source; a message goes to one of them. Sources that are not `Clone` go into an `Arc`.
     let source = queue.source();
     let stop = CancellationToken::new();
-    let left = work("left ", source.clone().deliveries().until(stop.clone()));
-    let right = work("right", source.deliveries().until(stop.clone()));
+    let left = work("left ", source.clone().deliveries().stop_on(stop.clone()));
+    let right = work("right", source.deliveries().stop_on(stop.clone()));
     let stop_when_done = async {
         queue.until(|queue| queue.counts().acked == 5 && queue.counts().dead_lettered == 1).await?;
         stop.cancel();

@@ -35,18 +35,18 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Waits until `deadline`.
     fn sleep_until(&self, deadline: Instant) -> Sleep;
 
-    /// Waits for `duration`; one that is too long to add to now waits for [`FAR`].
+    /// Waits for `duration`; one that is too long to add to now waits for [`LONGEST_WAIT`].
     fn sleep(&self, duration: Duration) -> Sleep {
         self.sleep_until(after(self.now(), duration))
     }
 }
 
 /// The longest wait: about 30 years, which is what tokio's timers can hold.
-pub const FAR: Duration = Duration::from_secs(86_400 * 365 * 30);
+pub const LONGEST_WAIT: Duration = Duration::from_secs(86_400 * 365 * 30);
 
-/// `duration` after `start`, and [`FAR`] after it at most: adding never panics.
+/// `duration` after `start`, and [`LONGEST_WAIT`] after it at most: adding never panics.
 pub fn after(start: Instant, duration: Duration) -> Instant {
-    start.checked_add(duration.min(FAR)).unwrap_or(start)
+    start.checked_add(duration.min(LONGEST_WAIT)).unwrap_or(start)
 }
 
 /// Tokio's time. Waits need a tokio runtime with its timer enabled; a paused tokio clock is followed.
@@ -88,6 +88,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// Waits for `work`, at most for `bound`; `None` when the bound passed first, and then `work` is dropped.
 ///
 /// The timer is set only once `work` has to wait, so that work which is done at once costs no timer.
+///
+/// # Cancel safety
+///
+/// Dropping it drops `work`.
 pub async fn within<F: Future>(clock: &dyn Clock, bound: Duration, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     if let Poll::Ready(output) = poll!(work.as_mut()) {
@@ -100,4 +104,4 @@ pub async fn within<F: Future>(clock: &dyn Clock, bound: Duration, work: F) -> O
 }
 
 /// How long the waits of tests (`until…`) last at most, in real time, unless they say otherwise: 10 s.
-pub const TEST_BOUND: Duration = Duration::from_secs(10);
+pub(crate) const TEST_BOUND: Duration = Duration::from_secs(10);

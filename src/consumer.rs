@@ -151,7 +151,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
-    /// Decides what a result means for the message, in place of [`default_on_result`], which it can call for the
+    /// Sets the function that decides what a result means for the message, in place of [`default_on_result`], which it can call for the
     /// results that it does not decide. A panic in it is a failed attempt (`on_result_panic`).
     pub fn on_result<F>(mut self, decide: F) -> Self
     where
@@ -161,13 +161,13 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
-    /// Fills in what a `Retry` leaves open; 1 s, 2 s, 4 s, then dead-letter, by default.
+    /// Sets the policy that fills in what a `Retry` leaves open; 1 s, 2 s, 4 s, then dead-letter, by default.
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.options.retry = policy;
         self
     }
 
-    /// Is told of each message once it is settled. Any number of observers; one that panics is counted and called
+    /// Adds an observer, which is called once for each message after it is settled. Any number of them; one that panics is counted and called
     /// again for the next message. They run within the loop: a slow one makes the loop slow. They are dropped when the
     /// consumer has ended and its last handle is gone.
     pub fn on_event(mut self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
@@ -175,7 +175,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
-    /// The clock that all waits are on; the system's by default.
+    /// The clock that all waits are on; the system's by default. Give it the clock of the source: on two clocks, waits
+    /// and delays drift apart.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

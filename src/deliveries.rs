@@ -57,7 +57,7 @@ impl<S: MessageSource> SourceExt for S {}
 ///
 /// A failed receive is an item; after one that trying again can help, the next item is waited for after a backoff
 /// (100 ms, doubling, to 30 s), so that a loop which passes over errors does not spin. After one where it cannot, and
-/// once [`until`](Self::until) fired, the stream ends. Nothing is pulled ahead of the loop: a delivery is taken when
+/// once [`stop_on`](Self::stop_on) fired, the stream ends. Nothing is pulled ahead of the loop: a delivery is taken when
 /// the next item is asked for.
 ///
 /// Dropping the stream loses no message and leaves the source as it is; deliveries that are still out can be settled.
@@ -66,6 +66,7 @@ pub struct Deliveries<S: MessageSource> {
     shared: Arc<Shared<S>>,
     clock: Arc<dyn Clock>,
     cancel: CancellationToken,
+    backoff: Backoff,
     /// Made when first polled, with what was set by then.
     items: Option<BoxStream<'static, Result<StreamDelivery<S>>>>,
 }
@@ -81,10 +82,13 @@ struct Shared<S> {
 
 impl<S: MessageSource> Deliveries<S> {
     fn new(source: S) -> Self {
+        let returns = TaskTracker::new();
+        // Closed from the start, which only means that `wait` ends whenever nothing is under way.
+        returns.close();
         let shared = Shared {
             source,
             runtime: Handle::try_current().ok(),
-            returns: TaskTracker::new(),
+            returns,
             dropped: AtomicU64::new(0),
             settle_timeout: Duration::from_secs(30),
         };
@@ -92,13 +96,14 @@ impl<S: MessageSource> Deliveries<S> {
             shared: Arc::new(shared),
             clock: Arc::new(SystemClock),
             cancel: CancellationToken::new(),
+            backoff: Backoff::new(Duration::from_millis(100)),
             items: None,
         }
     }
 
     /// Ends the stream once `token` fires; what was not pulled by then stays with the broker. Has no effect once the
     /// stream was polled.
-    pub fn until(mut self, token: CancellationToken) -> Self {
+    pub fn stop_on(mut self, token: CancellationToken) -> Self {
         self.cancel = token;
         self
     }
@@ -110,24 +115,37 @@ impl<S: MessageSource> Deliveries<S> {
         self
     }
 
-    /// How many deliveries were dropped without an answer so far; each was put back.
+    /// How long to wait after a failed receive before the next; from 100 ms, doubling, to 30 s by default. Has no effect
+    /// once the stream was polled.
+    pub fn receive_backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// How long one answer may take; 30 s by default. One that takes longer is an error of kind `Timeout`. Has no effect
+    /// once the stream was polled.
+    pub fn settle_timeout(mut self, timeout: Duration) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.settle_timeout = timeout;
+        }
+        self
+    }
+
+    /// How many deliveries were dropped without an answer so far. Each is put back, unless the source refuses that (see
+    /// [`StreamDelivery`]).
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until every delivery that was dropped so far is back with the broker: at most 30 s for each.
+    /// Waits until every delivery that was dropped so far is back with the broker: within the settle time-out for each.
     ///
     /// # Cancel safety
     ///
     /// Safe: the deliveries are put back all the same.
-    pub fn put_back(&self) -> impl Future<Output = ()> + Send + use<S> {
+    pub fn all_put_back(&self) -> impl Future<Output = ()> + Send + use<S> {
         // The future has the tracker alone, so that it can be awaited on any thread.
         let returns = self.shared.returns.clone();
-        async move {
-            returns.close();
-            returns.wait().await;
-            returns.reopen();
-        }
+        async move { returns.wait().await }
     }
 }
 
@@ -141,6 +159,7 @@ impl<S: MessageSource> Stream for Deliveries<S> {
                 shared: Arc::clone(&this.shared),
                 clock: Arc::clone(&this.clock),
                 cancel: this.cancel.clone(),
+                backoff: this.backoff,
                 failures: 0,
                 ended: false,
             };
@@ -163,6 +182,7 @@ struct Puller<S: MessageSource> {
     shared: Arc<Shared<S>>,
     clock: Arc<dyn Clock>,
     cancel: CancellationToken,
+    backoff: Backoff,
     /// Failed receives, or receives that returned nothing at once, in a row.
     failures: u32,
     ended: bool,
@@ -214,7 +234,7 @@ impl<S: MessageSource> Puller<S> {
         if self.failures == 0 {
             return true;
         }
-        let delay = Backoff::new(Duration::from_millis(100)).delay(self.failures, 0);
+        let delay = self.backoff.delay(self.failures, 0);
         // Only waits are lost here.
         tokio::select! {
             biased;
@@ -249,7 +269,7 @@ impl<S: MessageSource> StreamDelivery<S> {
     ///
     /// # Errors
     ///
-    /// As for [`MessageSource::ack`]; after any error the message stays with the broker.
+    /// As for [`MessageSource::ack`]; `Timeout` once the settle time-out is over.
     ///
     /// # Cancel safety
     ///
@@ -266,7 +286,7 @@ impl<S: MessageSource> StreamDelivery<S> {
     ///
     /// # Errors
     ///
-    /// As for [`MessageSource::nack`]; after any error the message stays with the broker.
+    /// As for [`MessageSource::nack`]; `Timeout` once the settle time-out is over.
     ///
     /// # Cancel safety
     ///

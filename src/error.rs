@@ -24,7 +24,7 @@ pub enum ErrorKind {
     /// The message was sent to a queue that does not exist. Trying again does not help until somebody makes it.
     Unroutable,
     /// It is unknown whether the broker took the message: no confirm came in time, or the connection went first.
-    /// Sending it again can make a duplicate, so nothing in this crate does that by itself.
+    /// Trying again can make a duplicate, so it counts as no help, and nothing in this crate does it by itself.
     Unconfirmed,
     /// The receipt is of a delivery that is no longer ours: its channel or lease is gone. Nothing was sent, and the
     /// broker delivers the message again. Settling again cannot help.
@@ -40,6 +40,7 @@ pub enum ErrorKind {
     /// An option or a message that cannot be right; the text names the field and the fix. Trying again cannot help.
     Invalid,
     /// The broker behind this source cannot do this; [`Capabilities`](crate::source::Capabilities) says so beforehand.
+    /// Trying again cannot help.
     Unsupported,
     /// Something else went wrong behind the adapter; the source of the error says what. Trying again can help.
     Other,
@@ -150,6 +151,11 @@ impl Error {
     /// Whether trying the same thing again can help.
     pub fn is_transient(&self) -> bool {
         self.0.transient
+    }
+
+    /// What happened in words, where the kind alone does not say.
+    pub fn message(&self) -> Option<&str> {
+        self.0.message.as_deref()
     }
 
     /// The verb that failed.

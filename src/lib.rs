@@ -42,7 +42,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! # The way of a message
+//! # The path of a message
 //!
 //! 1. [`publisher`]: somebody sends it to a queue, and is told once the broker has it.
 //! 2. [`source`]: the contract that an adapter for a broker implements. [`receive`](MessageSource::receive) gives a
@@ -67,11 +67,10 @@
 //!
 //! # Design
 //!
-//! The library follows a design page, written before the code. Where building it showed that the page was wrong, the
-//! code departs from it:
+//! Choices that may surprise, and why they were made:
 //!
-//! - **[`MessageSource::queue_name`] was added.** Events, spans and metrics need the queue's name, and only the source
-//!   knows it.
+//! - **A source names its queue and its system** ([`queue_name`](MessageSource::queue_name),
+//!   [`system`](MessageSource::system)). Events, spans and metrics need them, and only the source knows them.
 //! - **[`NackReason::Retry`] has `counted: bool` and `delay: Option<Duration>`.** An open circuit postpones a message
 //!   that is not to blame, which must not use up an attempt; and the retry policy has to tell a delay that was left
 //!   open, which it fills in, from one that was chosen, which it keeps.
@@ -89,6 +88,8 @@
 //!   report: pulling from a source that is closed, or that was refused for good, would never get a message.
 //! - **Dropping the last handle, or the future of `run`, drains.** The consumer then ends by itself within its
 //!   time-outs: nothing that runs is cut short, and no task is left behind.
+//! - **Values are made by `with_…`, things that run are set up by plain names**: `Message::with_id`,
+//!   `QueueConsumer::max_concurrent`.
 //! - **The memory broker counts as RabbitMQ does.** A retry is a new delivery (not redelivered, delivery count 1), as
 //!   the copy that a RabbitMQ adapter publishes will be; whatever comes back without an answer is redelivered.
 

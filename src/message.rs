@@ -74,6 +74,13 @@ impl Message {
         }
     }
 
+    /// What was sent, as if it had never been delivered: attempt 1, no metadata. What a publisher in this process puts
+    /// into a queue.
+    #[must_use]
+    pub fn as_sent(&self) -> Self {
+        Self::from_content(Arc::clone(&self.content))
+    }
+
     pub(crate) fn content(&self) -> &Arc<Content> {
         &self.content
     }

@@ -37,7 +37,8 @@ pub struct Delivery<R> {
 /// all of them. What an implementation must keep is stated at each method, and the `conformance` suite checks it.
 ///
 /// A receipt is consumed by value, so that settling twice does not compile. It carries the generation of its channel:
-/// once that is gone, settling fails with `Stale`, sends nothing, and the broker delivers the message again.
+/// once that is gone, settling fails with `Stale`, sends nothing, and the broker delivers the message again. It is
+/// unique across all sources: one that is handed to another source settles none of that one's deliveries.
 ///
 /// A failed settle never loses the message: it stays with the broker and comes again. So does whatever was received and
 /// not settled when the source is closed, or dropped without being closed.
@@ -48,16 +49,21 @@ pub trait MessageSource: Send + Sync + 'static {
     /// The name of the queue, for events, spans and metrics.
     fn queue_name(&self) -> &str;
 
+    /// The kind of broker, by the name that OpenTelemetry has for it where it has one: `rabbitmq`, `aws_sqs`.
+    fn system(&self) -> &'static str;
+
     /// Waits for a message.
     ///
     /// `Ok(None)` means that nothing came within the source's own idle time, or that `cancel` fired: call again or
     /// stop. Several tasks may call it at once; each message goes to one of them. One receiver gets the messages in the
-    /// order of publishing, as long as none is put back.
+    /// order of publishing, as long as none is put back. Where deliveries are leased, the lease begins when the delivery
+    /// is returned: a source that takes messages ahead extends them as it hands them over.
     ///
     /// # Errors
     ///
     /// Whatever the broker said, classified. `Closed` once [`close`](Self::close) was called. Transient errors are
-    /// worth another call after a wait, which is the caller's to choose.
+    /// worth another call after a wait, which is the caller's to choose; one that is not
+    /// ([`is_transient`](crate::error::Error::is_transient)) ends the consumer or the stream that pulls.
     ///
     /// # Cancel safety
     ///
@@ -72,7 +78,9 @@ pub trait MessageSource: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `Stale` when the delivery is no longer ours. After any error the message stays with the broker.
+    /// `Stale` when the delivery is no longer ours. After an error the message stays with the broker and comes again;
+    /// after `Timeout` or `Disconnected` it is not known whether the broker was told, and the message is done with or
+    /// comes again.
     ///
     /// # Cancel safety
     ///
@@ -83,7 +91,8 @@ pub trait MessageSource: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `Stale` when the delivery is no longer ours. After any error the message stays with the broker.
+    /// As for [`ack`](Self::ack); `Unsupported` for a reason that the broker cannot honour or the adapter does not know,
+    /// and then the message comes again.
     ///
     /// # Cancel safety
     ///
@@ -138,6 +147,10 @@ impl<S: MessageSource> MessageSource for Arc<S> {
 
     fn queue_name(&self) -> &str {
         (**self).queue_name()
+    }
+
+    fn system(&self) -> &'static str {
+        (**self).system()
     }
 
     fn receive(

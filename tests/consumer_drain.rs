@@ -295,9 +295,9 @@ async fn a_handler_that_does_not_end_is_dropped_after_the_grace_and_put_back_unc
     publish(&queue, 4);
     clock.settle().await;
     let (report, took) = stop_on(&clock, &handle).await;
-    assert_eq!((numbers(&report), took, report.stats.abandoned), ((0, 3, 0), 6 * SECOND, 3));
+    assert_eq!((numbers(&report), took, report.stats.cut_short), ((0, 3, 0), 6 * SECOND, 3));
     assert!(report.is_clean(), "nothing is without an answer");
-    assert_eq!(events.outcomes(), ["abandoned"; 3]);
+    assert_eq!(events.outcomes(), ["cut_short"; 3]);
     assert!(queue.nacked().iter().all(|(_, reason)| *reason == NackReason::requeue_now("shutting_down")));
     assert_eq!(queue.pending().iter().map(Message::attempt).collect::<Vec<_>>(), [1; 4]);
 }

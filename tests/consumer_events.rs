@@ -94,7 +94,7 @@ async fn there_are_as_many_events_as_deliveries_whatever_happens() {
     assert_eq!(events.len() as u64, stats.received);
     let answers = stats.acked + stats.retried + stats.dead_lettered + stats.requeued + stats.settle_errors;
     assert_eq!(answers, stats.received, "{stats:?}");
-    assert_eq!((stats.acked, stats.dead_lettered, stats.abandoned), (4, 3, 1), "{stats:?}");
+    assert_eq!((stats.acked, stats.dead_lettered, stats.cut_short), (4, 3, 1), "{stats:?}");
 }
 
 #[tokio::test]

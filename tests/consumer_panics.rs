@@ -118,7 +118,7 @@ async fn a_handler_that_panics_when_a_drain_drops_it_is_put_back() {
     assert_eq!((report.finished, report.requeued, report.abandoned), (0, 3, 0), "{report:?}");
     assert!(took <= 12 * SECOND, "{took:?}");
     assert_eq!((report.stats.loop_panics, handle.in_flight()), (3, 0));
-    assert_eq!(events.outcomes(), ["abandoned"; 3]);
+    assert_eq!(events.outcomes(), ["cut_short"; 3]);
     assert!(queue.nacked().iter().all(|(_, reason)| *reason == NackReason::requeue_now("shutting_down")));
     assert!(queue.pending().iter().all(|message| message.attempt() == 1));
     assert_eq!(queue.counts().pending, 3);

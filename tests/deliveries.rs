@@ -32,7 +32,7 @@ async fn a_loop_settles_each_message_by_value() {
     let (clock, queue) = queue();
     publish(&queue, 4);
     let token = CancellationToken::new();
-    let mut deliveries = stream(&queue, &clock).until(token.clone());
+    let mut deliveries = stream(&queue, &clock).stop_on(token.clone());
     while let Some(delivery) = prompt(deliveries.next()).await {
         let delivery = delivery.unwrap();
         match delivery.message().id() {
@@ -84,13 +84,13 @@ async fn a_dropped_delivery_goes_back_and_is_counted() {
     let (one, two) = (deliveries.next().await.unwrap().unwrap(), deliveries.next().await.unwrap().unwrap());
     drop(one);
     two.ack().await.unwrap();
-    prompt(deliveries.put_back()).await;
+    prompt(deliveries.all_put_back()).await;
     assert_eq!((deliveries.dropped(), ids(&queue.pending())), (1, vec!["m-1"]));
     assert_eq!(queue.nacked()[0].1, NackReason::requeue_now("dropped"));
     let again = prompt(deliveries.next()).await.unwrap().unwrap();
     assert!(again.message().redelivered() && again.message().attempt() == 1);
     drop(again);
-    prompt(deliveries.put_back()).await;
+    prompt(deliveries.all_put_back()).await;
     assert_eq!((deliveries.dropped(), queue.counts().pending), (2, 1));
 }
 
@@ -101,7 +101,7 @@ async fn an_answer_that_is_dropped_before_it_is_polled_puts_the_message_back() {
     let mut deliveries = stream(&queue, &clock);
     let delivery = deliveries.next().await.unwrap().unwrap();
     drop(delivery.ack());
-    prompt(deliveries.put_back()).await;
+    prompt(deliveries.all_put_back()).await;
     assert_eq!((deliveries.dropped(), queue.counts().pending, queue.counts().acked), (1, 1, 0));
 }
 
@@ -113,7 +113,7 @@ async fn a_delivery_dropped_on_a_thread_without_a_runtime_goes_back() {
     let delivery = deliveries.next().await.unwrap().unwrap();
     std::thread::spawn(move || drop(delivery)).join().unwrap();
     queue.until(|queue| queue.counts().pending == 1).await.unwrap();
-    prompt(deliveries.put_back()).await;
+    prompt(deliveries.all_put_back()).await;
     assert_eq!(deliveries.dropped(), 1);
 }
 
@@ -170,7 +170,7 @@ async fn several_loops_on_one_source_get_each_message_once() {
     let seen: Log<String> = Log::new();
     let loops: Vec<_> = (0..8)
         .map(|_| {
-            let mut deliveries = Arc::clone(&source).deliveries().until(token.clone()).clock(clock.clone());
+            let mut deliveries = Arc::clone(&source).deliveries().stop_on(token.clone()).clock(clock.clone());
             let seen = seen.clone();
             tokio::spawn(async move {
                 while let Some(delivery) = deliveries.next().await {
@@ -197,7 +197,7 @@ async fn several_loops_on_one_source_get_each_message_once() {
 async fn the_stream_ends_when_its_token_fires_and_takes_nothing_more() {
     let (clock, queue) = queue();
     let token = CancellationToken::new();
-    let mut deliveries = stream(&queue, &clock).until(token.clone());
+    let mut deliveries = stream(&queue, &clock).stop_on(token.clone());
     let ending = tokio::spawn(async move {
         let ended = deliveries.next().await.is_none();
         (ended, deliveries)
@@ -211,7 +211,7 @@ async fn the_stream_ends_when_its_token_fires_and_takes_nothing_more() {
     assert_eq!(queue.counts().delivered, 0);
     let fired = CancellationToken::new();
     fired.cancel();
-    assert!(prompt(stream(&queue, &clock).until(fired).next()).await.is_none());
+    assert!(prompt(stream(&queue, &clock).stop_on(fired).next()).await.is_none());
     assert_eq!(queue.counts().delivered, 0);
 }
 
@@ -220,7 +220,7 @@ async fn a_stream_that_has_ended_stays_ended_and_does_not_panic() {
     let (clock, queue) = queue();
     let token = CancellationToken::new();
     token.cancel();
-    let mut deliveries = stream(&queue, &clock).until(token);
+    let mut deliveries = stream(&queue, &clock).stop_on(token);
     for _ in 0..3 {
         assert!(prompt(deliveries.next()).await.is_none());
     }
@@ -285,7 +285,7 @@ async fn a_token_that_fires_during_the_wait_after_an_error_ends_the_stream_at_on
     let (clock, queue) = queue();
     queue.fail_next(FaultPoint::Receive, gone());
     let token = CancellationToken::new();
-    let mut deliveries = stream(&queue, &clock).until(token.clone());
+    let mut deliveries = stream(&queue, &clock).stop_on(token.clone());
     assert!(prompt(deliveries.next()).await.unwrap().is_err());
     let ending = tokio::spawn(async move { deliveries.next().await.is_none() });
     clock.settle().await;
@@ -330,7 +330,7 @@ async fn a_source_that_ignores_its_token_does_not_hold_the_stream_for_ever() {
     let (clock, queue) = queue();
     let source = Faulty::new(queue.source(), |op, _| if op == Op::Receive { Act::Hang } else { Act::Pass });
     let token = CancellationToken::new();
-    let mut deliveries = source.deliveries().clock(clock.clone()).until(token.clone());
+    let mut deliveries = source.deliveries().clock(clock.clone()).stop_on(token.clone());
     let reading = tokio::spawn(async move { deliveries.next().await.is_none() });
     clock.settle().await;
     token.cancel();
@@ -372,7 +372,7 @@ async fn putting_back_that_never_returns_is_bounded() {
     let mut deliveries = source.deliveries().clock(clock.clone());
     drop(deliveries.next().await.unwrap().unwrap());
     let half_a_minute = clock.advance(Duration::from_secs(30));
-    prompt(futures::future::join(deliveries.put_back(), half_a_minute)).await;
+    prompt(futures::future::join(deliveries.all_put_back(), half_a_minute)).await;
 }
 
 #[tokio::test]

@@ -431,7 +431,7 @@ fn the_checker_lets_pass_what_is_allowed() {
             &["consumer", "worker"],
             "mod inner { use super::super::held::Held; pub(in crate::consumer) struct X; }",
         ),
-        (&["consumer"], "pub(crate) fn f(x: Self::X) { self.x(crate::clock::FAR) }"),
+        (&["consumer"], "pub(crate) fn f(x: Self::X) { self.x(crate::clock::LONGEST_WAIT) }"),
         (&["clock"], "use crate::error::Error; fn f() { tokio::time::sleep(x); Instant::now(); }"),
         (&["clock", "controlled"], "use super::Clock; use crate::error::Result;"),
         (

@@ -123,6 +123,10 @@ impl ControlledClock {
     /// Lets all tasks that can run do so, until no sleep has begun or ended for 16 rounds of yielding. On the
     /// current-thread runtime a yield comes back after the other ready tasks ran, so that these rounds mean that all
     /// of them wait; a task that yields more often than that between two sleeps falls behind the clock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only yields.
     pub async fn settle(&self) {
         const QUIET_ROUNDS: u32 = 16;
         const MOST_ROUNDS: u32 = 10_000;

@@ -55,12 +55,15 @@ pub trait Harness: Sized + Send + Sync + 'static {
 
     /// Lists the dead letters of the queue, oldest first, as a consumer of the dead-letter queue would see them.
     ///
-    /// Afterwards they are still there. Never called where [`Capabilities::dead_letter`] is not declared.
+    /// Afterwards they are still there. Never called where [`Capabilities::dead_letter`] is not declared;
+    /// there the default will do.
     ///
     /// # Errors
     ///
     /// Whatever kept it from that; the case fails.
-    fn dead_letters(&self) -> impl Future<Output = Result<Vec<Message>>> + Send;
+    fn dead_letters(&self) -> impl Future<Output = Result<Vec<Message>>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Cuts the connection of every open source from outside, as a broken network would.
     ///

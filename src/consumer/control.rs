@@ -1,6 +1,6 @@
 //! What the handle, the supervisor and the loops share: what is wanted, and what is.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ pub(super) struct Gate {
 #[derive(Debug, Clone)]
 pub(super) struct State {
     pub(super) status: Status,
+    /// Which change of the gate the supervisor has carried out.
+    pub(super) reached: u64,
     pub(super) report: Option<Report>,
 }
 
@@ -48,32 +50,36 @@ pub(super) trait View: Send + Sync {
 pub(super) struct Shared {
     pub(super) gate: Signal<Gate>,
     pub(super) state: Signal<State>,
-    pub(super) view: OnceLock<Arc<dyn View>>,
+    /// Until the consumer has ended: what it shows holds its handler, which may hold a handle.
+    view: Mutex<Option<Arc<dyn View>>>,
 }
 
 impl Shared {
-    pub(super) fn ask(&self, phase: Phase) {
+    /// Asks for a phase; returns which change of the gate that is, or was.
+    pub(super) fn ask(&self, phase: Phase) -> u64 {
         let mut before = None;
-        self.gate.change(|gate| {
+        let version = self.gate.change(|gate| {
             let changes = gate.phase != Phase::Stopping && gate.phase != phase;
             if changes {
                 before = Some(std::mem::replace(gate, Gate { phase, pull: CancellationToken::new() }));
             }
             changes
         });
-        let Some(before) = before else { return };
-        if phase == Phase::Open {
-            // At once, so that a pause which follows waits for a new pause, and not for what is left of this one.
-            self.state.change(|state| {
-                let paused = state.status == Status::Paused;
-                if paused {
-                    state.status = Status::Running;
-                }
-                paused
-            });
-        }
         // Those whom this wakes find the gate changed already.
-        before.pull.cancel();
+        if let Some(before) = before {
+            before.pull.cancel();
+        }
+        version
+    }
+
+    pub(super) fn view(&self) -> Option<Arc<dyn View>> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show(&self, view: Option<Arc<dyn View>>) {
+        let before = std::mem::replace(&mut *self.view.lock().unwrap_or_else(PoisonError::into_inner), view);
+        // Outside the lock: it may be the last that holds the handler.
+        drop(before);
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -100,9 +106,9 @@ pub(super) struct StopOnDrop(pub(super) Arc<Shared>);
 impl Control {
     pub(super) fn new() -> Self {
         let gate = Gate { phase: Phase::Open, pull: CancellationToken::new() };
-        let state = State { status: Status::Idle, report: None };
+        let state = State { status: Status::Idle, reached: 0, report: None };
         let (gate, state) = (Signal::new(gate), Signal::new(state));
-        let shared = Arc::new(Shared { gate, state, view: OnceLock::new() });
+        let shared = Arc::new(Shared { gate, state, view: Mutex::new(None) });
         Self { guard: Arc::new(StopOnDrop(Arc::clone(&shared))), owner: Owner(shared) }
     }
 
@@ -113,8 +119,7 @@ impl Control {
     /// Hands over to the supervisor, which does not count as a holder of the handle. The consumer counts as started
     /// from here on.
     pub(super) fn start(self, view: Arc<dyn View>) -> Owner {
-        // Fails only if it were set already, which a consumer started by value cannot be.
-        let _ = self.owner.0.view.set(view);
+        self.owner.0.show(Some(view));
         self.owner.set_status(Status::Running);
         self.owner
     }
@@ -125,11 +130,21 @@ impl Owner {
         self.0.state.change(|state| std::mem::replace(&mut state.status, status) != status);
     }
 
-    pub(super) fn report(&self, report: Report) {
+    /// The status that follows from change number `reached` of the gate.
+    pub(super) fn reach(&self, status: Status, reached: u64) {
         self.0.state.change(|state| {
-            *state = State { status: Status::Stopped, report: Some(report) };
+            (state.status, state.reached) = (status, reached);
             true
         });
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        self.0.state.change(|state| {
+            state.status = Status::Stopped;
+            state.report = Some(report);
+            true
+        });
+        self.0.show(None);
     }
 }
 

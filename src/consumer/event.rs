@@ -1,4 +1,4 @@
-//! What is told of each message once it is settled.
+//! The event for each message, sent once it is settled.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,13 +19,21 @@ pub struct ConsumerEvent {
     pub outcome: Outcome,
     /// The answer that was given to the broker.
     pub settlement: Settlement,
-    /// Why the broker did not take the answer, if so; the message then comes again.
+    /// Why the broker did not take the answer, if so; the message then comes again, unless the broker was told after all
+    /// (`Timeout`, `Disconnected`).
     pub settle_error: Option<Error>,
     /// How long it took.
     pub timings: Timings,
 }
 
 impl ConsumerEvent {
+    /// An event as an observer would get it, without an error and with timings of zero: for tests of observers.
+    pub fn new(queue: impl Into<String>, message: Message, outcome: Outcome, settlement: Settlement) -> Self {
+        let received_at = message.received_at();
+        let timings = Timings { received_at, handling: Duration::ZERO, settling: Duration::ZERO };
+        Self { queue: queue.into(), message, outcome, settlement, settle_error: None, timings }
+    }
+
     /// Whether this was the last of the message: the broker took an ack or a dead letter. Otherwise it comes again.
     pub fn is_final(&self) -> bool {
         let last =
@@ -44,8 +52,9 @@ pub enum Outcome {
     Failed(HandlerError),
     /// The handler was not called, because the consumer was paused or stopped when the message came.
     HandedBack,
-    /// The handler was dropped before it ended: the drain time was over, or the loop that ran it panicked.
-    Abandoned,
+    /// The handler was dropped before it ended: the drain time was over, or the loop that ran it panicked. The message
+    /// was put back.
+    CutShort,
 }
 
 impl Outcome {
@@ -54,19 +63,8 @@ impl Outcome {
         match self {
             Self::Done => "done",
             Self::HandedBack => "handed_back",
-            Self::Abandoned => "abandoned",
-            Self::Failed(error) => match error {
-                HandlerError::Validation { .. } => "invalid",
-                HandlerError::Terminal(_) => "terminal",
-                HandlerError::Timeout { .. } => "timeout",
-                HandlerError::Failed(_) => "failed",
-                HandlerError::Panicked { .. } => "panicked",
-                HandlerError::RetryExhausted { .. } => "retry_exhausted",
-                HandlerError::CircuitOpen { .. } => "circuit_open",
-                HandlerError::BackpressureReject => "backpressure_reject",
-                HandlerError::Dropped => "dropped",
-                HandlerError::NotRunning => "not_running",
-            },
+            Self::CutShort => "cut_short",
+            Self::Failed(error) => error.class_name(),
         }
     }
 }

@@ -26,6 +26,7 @@ pub enum Status {
 
 /// A handle to a consumer. Cheap to clone; when the last one is dropped, the consumer drains and ends by itself.
 #[derive(Clone)]
+#[must_use = "the consumer drains when its last handle is dropped"]
 pub struct ConsumerHandle {
     shared: Arc<Shared>,
     guard: Arc<StopOnDrop>,
@@ -37,7 +38,8 @@ impl ConsumerHandle {
     }
 
     /// Drains: no handler starts any more, what runs is waited for (`drain_timeout`), then cancelled, then dropped and
-    /// put back; settlements are flushed and the source is closed. From any number of tasks; all get the same report.
+    /// put back; settlements are flushed and the source is closed. Prompt where handlers and broker are; at worst it
+    /// takes `drain_timeout`, `drain_grace`, four times `close_timeout` and 3 s, which is 34 s by default. From any number of tasks; all get the same report.
     /// A consumer that was not started gives an empty one at once, and ends when it is started.
     ///
     /// # Cancel safety
@@ -68,8 +70,7 @@ impl ConsumerHandle {
     ///
     /// Dropping the future does not take the request back.
     pub async fn pause(&self) {
-        self.shared.ask(Phase::Paused);
-        self.reach(Phase::Paused, Status::Paused).await;
+        self.reach(Phase::Paused).await;
     }
 
     /// Pulls again after a [`pause`](Self::pause).
@@ -78,17 +79,19 @@ impl ConsumerHandle {
     ///
     /// Dropping the future does not take the request back.
     pub async fn resume(&self) {
-        self.shared.ask(Phase::Open);
-        self.reach(Phase::Open, Status::Running).await;
+        self.reach(Phase::Open).await;
     }
 
-    /// Waits until `status` is reached, or cannot be: not started, ended, or somebody else wants something else.
-    async fn reach(&self, wanted: Phase, status: Status) {
+    /// Asks, and waits until the supervisor has carried it out, or cannot: not started, ended, or somebody else wants
+    /// something else.
+    async fn reach(&self, wanted: Phase) {
+        let version = self.shared.ask(wanted);
         if self.shared.status() == Status::Idle {
             return;
         }
         let reached = self.shared.state.find(|state| {
-            let there = state.status == status || matches!(state.status, Status::Stopping | Status::Stopped);
+            let there =
+                state.reached >= version || matches!(state.status, Status::Stopping | Status::Stopped);
             there.then_some(())
         });
         // Only waits are lost here.
@@ -107,20 +110,28 @@ impl ConsumerHandle {
         }
     }
 
-    /// How many messages are being handled.
+    /// How many messages are being handled or settled.
     pub fn in_flight(&self) -> usize {
-        self.shared.view.get().map_or(0, |view| view.in_flight())
+        self.shared.view().map_or(0, |view| view.in_flight())
     }
 
     /// What has been counted so far.
     pub fn stats(&self) -> Stats {
-        self.shared.view.get().map(|view| view.stats()).unwrap_or_default()
+        match self.shared.view() {
+            Some(view) => view.stats(),
+            None => self
+                .shared
+                .state
+                .with(|state| state.report.as_ref().map(|report| report.stats))
+                .unwrap_or_default(),
+        }
     }
 
     /// The health of the source.
     pub fn health(&self) -> Health {
-        match self.shared.view.get() {
+        match self.shared.view() {
             Some(view) => view.health(),
+            None if self.shared.status() == Status::Stopped => Health::Closed,
             None => Health::NotReady { reason: "the consumer is not started".to_owned() },
         }
     }

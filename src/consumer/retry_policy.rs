@@ -12,7 +12,9 @@ use crate::source::{Cause, NackReason};
 /// `retry_exhausted:N` with N attempts made and the last cause as its detail.
 ///
 /// A `Retry` that has a delay keeps it (a zero one becomes 1 ms), whatever the attempt: whoever chose the delay decides
-/// when to give up.
+/// when to give up. One that does not count never is the last. Where the source does not count attempts
+/// ([`Capabilities::counts_attempts`](crate::source::Capabilities::counts_attempts)), every delivery is the first
+/// attempt, and retries do not run out.
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,6 +65,13 @@ impl RetryPolicy {
         }
     }
 
+    fn retries(&self) -> u32 {
+        match &self.0 {
+            Delays::Schedule(delays) => u32::try_from(delays.len()).unwrap_or(u32::MAX),
+            Delays::Backoff { retries, .. } => *retries,
+        }
+    }
+
     /// The delay after a failed attempt; `None` when it was the last.
     fn delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
         match &self.0 {
@@ -81,7 +90,10 @@ impl RetryPolicy {
         match reason {
             NackReason::Retry { delay: None, counted, cause } => {
                 let attempt = message.attempt();
-                match self.delay(attempt, seed(message.id())) {
+                // One that does not count cannot be the last: it waits as long as the last counted one would.
+                let counting = if counted { attempt } else { attempt.min(self.retries().max(1)) };
+                match self.delay(counting, seed(message.id())) {
+                    None if !counted => NackReason::postpone(Duration::from_secs(1), cause),
                     Some(delay) => NackReason::Retry { delay: Some(delay), counted, cause },
                     None => NackReason::dead_letter(
                         Cause::new(format!("retry_exhausted:{attempt}")).with_detail(cause.to_string()),

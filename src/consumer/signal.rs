@@ -28,14 +28,16 @@ impl<T> Signal<T> {
         look(&self.lock())
     }
 
-    /// Changes the value where `change` says that it has.
-    pub(super) fn change(&self, change: impl FnOnce(&mut T) -> bool) {
+    /// Changes the value where `change` says that it has; returns how often it has changed by then.
+    pub(super) fn change(&self, change: impl FnOnce(&mut T) -> bool) -> u64 {
         let mut value = self.lock();
-        if change(&mut value) {
-            self.version.fetch_add(1, Ordering::Release);
-            drop(value);
-            self.changed.notify_waiters();
+        if !change(&mut value) {
+            return self.version();
         }
+        let version = self.version.fetch_add(1, Ordering::Release) + 1;
+        drop(value);
+        self.changed.notify_waiters();
+        version
     }
 
     /// Waits for a change after the one counted `seen`.

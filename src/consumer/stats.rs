@@ -43,7 +43,7 @@ counters! {
     /// Of the messages received, those whose handler was not called since the consumer was paused or stopped.
     handed_back,
     /// Of the messages received, those whose handler was dropped before it ended.
-    abandoned,
+    cut_short,
     /// Payloads that could not be decoded, and other failed validations.
     invalid,
     /// Handlers that panicked.
@@ -73,7 +73,7 @@ pub(super) enum Ending {
     /// The handler was not called.
     HandedBack,
     /// The handler was dropped.
-    Abandoned,
+    CutShort,
 }
 
 /// What a loop is at.
@@ -122,7 +122,7 @@ impl Slot {
         let counters = &self.counters;
         match ending {
             Ending::HandedBack => bump(&counters.handed_back),
-            Ending::Abandoned => bump(&counters.abandoned),
+            Ending::CutShort => bump(&counters.cut_short),
             Ending::Handled => {}
         }
         bump(match reason {
@@ -139,7 +139,7 @@ impl Slot {
         bump(match ending {
             _ if !settled => &self.drained.abandoned,
             Ending::Handled => &self.drained.finished,
-            Ending::HandedBack | Ending::Abandoned => &self.drained.requeued,
+            Ending::HandedBack | Ending::CutShort => &self.drained.requeued,
         });
     }
 }

@@ -1,9 +1,11 @@
 //! The one task that owns the loops: it starts, pauses and drains them, and puts back what they lost.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,14 +15,14 @@ use super::event::{Outcome, Timings};
 use super::handle::Status;
 use super::held::LostDeliveries;
 use super::stats::{Activity, Ending, Slot, Stats, in_flight, sum};
-use super::work::{Work, caught};
+use super::work::{Work, caught, shown};
 use super::worker;
 use super::{Options, QueueConsumer};
 use crate::clock::within;
-use crate::error::{Chain, Error, ErrorKind, Result};
-use crate::handler::Handler;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::{Handler, panic_text};
 use crate::message::Message;
-use crate::source::{Delivery, MessageSource, NackReason};
+use crate::source::{Capabilities, Delivery, MessageSource, NackReason};
 
 /// How a consumer ended.
 ///
@@ -46,7 +48,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every message has its answer, and nothing went wrong.
+    /// Whether the drain abandoned nothing, and neither the consumer nor its source ended in an error. Answers that the
+    /// broker did not take before the drain are in `stats.settle_errors`.
     pub fn is_clean(&self) -> bool {
         self.abandoned == 0 && self.error.is_none() && self.close_error.is_none()
     }
@@ -88,14 +91,19 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             requeues: AtomicU32::new(0),
             receive_errors: AtomicU32::new(0),
         });
+        warn_of_endless_retries(&work);
         let control = control.start(Arc::clone(&work) as _);
         Self { work, control, loops: JoinSet::new(), returns: JoinSet::new() }
     }
 
     pub(super) async fn run(mut self) {
-        let error = self.supervise().await;
+        // Whatever happens there, what runs is drained and the source is closed.
+        let supervised = AssertUnwindSafe(self.supervise()).catch_unwind().await;
+        let error = supervised.unwrap_or_else(|panic| {
+            Some(Error::new(ErrorKind::Other, "run consumer").with_message(panic_text(panic)))
+        });
         if let Some(error) = &error {
-            tracing::error!(queue = self.work.source.queue_name(), error = %Chain(error), "the consumer ends");
+            tracing::error!(queue = self.work.source.queue_name(), error = shown(error), "the consumer ends");
         }
         let report = self.drain(error).await;
         tracing::info!(
@@ -122,12 +130,12 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             let seen = self.shared().gate.version();
             match self.shared().phase() {
                 Phase::Stopping => return None,
-                Phase::Open => self.control.set_status(Status::Running),
+                Phase::Open => self.control.reach(Status::Running, seen),
                 Phase::Paused => {
                     if !self.hand_back().await || self.shared().gate.version() != seen {
                         continue;
                     }
-                    self.control.set_status(Status::Paused);
+                    self.control.reach(Status::Paused, seen);
                 }
             }
             if let Some(error) = self.wait_for_change(seen).await {
@@ -160,7 +168,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         let work = Arc::clone(&self.work);
         let paused = async {
             if let Err(error) = release(&work).await {
-                tracing::warn!(queue = work.source.queue_name(), error = %Chain(&error), "release failed");
+                tracing::warn!(queue = work.source.queue_name(), error = shown(&error), "release failed");
             }
         };
         // Dropping `release` in the middle is safe: what was not handed back is still buffered.
@@ -180,7 +188,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         let (released, ()) = tokio::join!(release(&work), self.end_loops());
         self.put_back_lost("shutting_down");
         self.end_returns().await;
-        let closed = bounded(&work, "close", work.source.close()).await;
+        let closed = bounded(&work, "close", async { work.source.close().await }).await;
         // What a loop still holds now is on a thread that it does not give back.
         let stuck = in_flight(&work.slots) as u64;
         let drained = |count: fn(&Slot) -> u64| work.slots.iter().map(count).sum::<u64>();
@@ -210,14 +218,14 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         if self.joined_within(TO_DROP).await {
             return;
         }
-        if work.slots.iter().any(|slot| slot.is(Activity::Settling)) {
-            if self.joined_within(close_timeout).await {
-                return;
-            }
-            work.hurry.cancel();
-            if self.joined_within(TO_DROP).await {
-                return;
-            }
+        let settling = work.slots.iter().any(|slot| slot.is(Activity::Settling));
+        if settling && self.joined_within(close_timeout).await {
+            return;
+        }
+        // Also for a loop that comes to its answer only now.
+        work.hurry.cancel();
+        if self.joined_within(TO_DROP).await {
+            return;
         }
         self.loops.abort_all();
         self.joined_within(TO_DROP).await;
@@ -267,13 +275,13 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         }
         // The last slot is the supervisor's: a counter has one writer.
         let slot = &work.slots[work.options.max_concurrent.get()];
-        slot.count(Ending::Abandoned, Some(&reason), settled.is_ok());
+        slot.count(Ending::CutShort, Some(&reason), settled.is_ok());
         if draining {
-            slot.count_drained(Ending::Abandoned, settled.is_ok());
+            slot.count_drained(Ending::CutShort, settled.is_ok());
         }
         let none = Duration::ZERO;
         let timings = Timings { received_at: message.received_at(), handling: none, settling: none };
-        work.tell(slot, message, Outcome::Abandoned, Some(reason), settled.err(), timings);
+        work.tell(slot, message, Outcome::CutShort, Some(reason), settled.err(), timings);
     }
 
     /// Puts back what was dropped without an answer, each on a task of this supervisor's, bounded by the settle
@@ -282,6 +290,18 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         for delivery in self.work.lost.take_all() {
             self.returns.spawn(put_back(Arc::clone(&self.work), delivery, cause));
         }
+    }
+}
+
+fn warn_of_endless_retries<S: MessageSource, H: Handler<T>, T>(work: &Work<S, H, T>) {
+    let Capabilities { counts_attempts, dead_letter, .. } = work.capabilities;
+    if !(counts_attempts && dead_letter) {
+        tracing::warn!(
+            queue = work.source.queue_name(),
+            counts_attempts,
+            dead_letter,
+            "a message that cannot be handled comes again for ever: its source does not count or does not dead-letter"
+        );
     }
 }
 
@@ -311,9 +331,9 @@ async fn release<S: MessageSource, H: Handler<T>, T>(work: &Work<S, H, T>) -> Re
             work.parked.notified().await;
         }
     };
-    // A loop drops its pull once the grace is over; so a second wait of that length is enough.
-    within(&*work.clock, work.options.grace.saturating_mul(2), none_pulls).await;
-    bounded(work, "release", work.source.release()).await
+    // A loop drops its pull once the grace is over; so a wait of more than that is enough.
+    within(&*work.clock, work.options.grace.saturating_mul(2).saturating_add(TO_DROP), none_pulls).await;
+    bounded(work, "release", async { work.source.release().await }).await
 }
 
 /// Neither a source that hangs nor one that panics keeps the supervisor from its end.

@@ -52,9 +52,10 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
     pub(super) async fn settle(&self, receipt: S::Receipt, reason: Option<&NackReason>) -> Result<()> {
         // Pinned here, so that a pointer is passed on and not the future.
         match reason {
-            None => self.bounded(pin!(caught("ack", self.source.ack(receipt)))).await,
+            None => self.bounded(pin!(caught("ack", async { self.source.ack(receipt).await }))).await,
             Some(reason) => {
-                self.bounded(pin!(caught("nack", self.source.nack(receipt, reason.clone())))).await
+                self.bounded(pin!(caught("nack", async { self.source.nack(receipt, reason.clone()).await })))
+                    .await
             }
         }
     }
@@ -76,7 +77,10 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
     pub(super) fn report_settle_error(&self, message: &Message, reason: Option<&NackReason>, error: &Error) {
         let settlement = reason.map_or("ack".to_owned(), ToString::to_string);
         tracing::warn!(
-            queue = self.source.queue_name(), message = message.id(), settlement, error = %Chain(error),
+            queue = self.source.queue_name(),
+            message = message.id(),
+            settlement,
+            error = shown(error),
             "the broker did not take the answer, the message comes again"
         );
     }
@@ -123,10 +127,16 @@ impl<S: MessageSource, H: Handler<T>, T> View for Work<S, H, T> {
     }
 }
 
-/// A source that panics is one that fails.
+/// A source that panics is one that fails; `done` calls it, since the call itself may panic.
 pub(super) async fn caught(operation: &'static str, done: impl Future<Output = Result<()>>) -> Result<()> {
     AssertUnwindSafe(done).catch_unwind().await.unwrap_or_else(|panic| {
         let message = format!("the source panicked: {}", panic_text(panic));
         Err(Error::new(ErrorKind::Other, operation).with_message(message))
     })
+}
+
+/// An error and all that is behind it, for a log line: somebody else's error may panic when it is printed.
+pub(super) fn shown(error: &Error) -> String {
+    catch_unwind(AssertUnwindSafe(|| Chain(error).to_string()))
+        .unwrap_or_else(|_| format!("{}: an error that panics when it is printed", error.kind()))
 }

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::{FutureExt, poll};
 
+use tracing::Instrument;
+
 use super::control::{Gate, Phase, Shared};
 use super::event::{Outcome, Timings};
 use super::held::Held;
 use super::stats::{Activity, Ending, Slot, bump};
-use super::work::Work;
+use super::work::{Work, caught, shown};
 use crate::backoff::Backoff;
 use crate::clock::{after, within};
-use crate::error::{Chain, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Cancellation, Context, Handler, HandlerError, panic_text};
 use crate::message::Message;
 use crate::source::{Cause, MessageSource, NackReason, RequeueOrder, Settlement};
@@ -185,9 +187,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         let queue = self.work.source.queue_name();
         // The loops fail together: one line for the outage is enough.
         if self.work.receive_errors.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(queue, error = %Chain(error), "receive failed, trying again");
+            tracing::warn!(queue, error = shown(error), "receive failed, trying again");
         } else {
-            tracing::debug!(queue, error = %Chain(error), "receive failed again");
+            tracing::debug!(queue, error = shown(error), "receive failed again");
         }
     }
 
@@ -243,7 +245,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 settling: work.clock.now().saturating_duration_since(handled),
             };
             let message = held.message.clone();
-            work.tell(self.slot, message, ended.into(), reason.as_deref().cloned(), settled.err(), timings);
+            // What the handler returned may panic when it is dropped; the message is told of all the same.
+            let outcome = catch_unwind(AssertUnwindSafe(|| ended.into())).unwrap_or(Outcome::Done);
+            work.tell(self.slot, message, outcome, reason.as_deref().cloned(), settled.err(), timings);
         }
         self.slot.set(Activity::Pulling);
         self.damp(reason.as_deref(), settled_ok).await;
@@ -272,13 +276,23 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
 
     /// Decodes and handles.
     async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
-        *ended = Ended::Abandoned;
+        self.renew_context();
+        *ended = Ended::CutShort;
         self.call(held, ended).await;
         if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
             bump(&self.slot.counters.invalid);
         }
-        if self.context.was_asked_for() {
-            // The handler may have kept its token, or cancelled it: the next message gets another.
+    }
+
+    /// A message has a token of its own where anybody could tell: where the one before was asked for, is still held, or
+    /// was cancelled with its lease.
+    fn renew_context(&mut self) {
+        let context = &self.context;
+        let leased = self.work.capabilities.lease.is_some();
+        if context.was_asked_for()
+            || Arc::strong_count(context) > 1
+            || (leased && context.token().is_cancelled())
+        {
             self.context = Arc::new(Cancellation::new(self.work.contexts.child_token()));
         }
     }
@@ -286,7 +300,8 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
         let work = self.work;
         let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
-        let mut call = pin!(async {
+        let span = self.span(&held.message);
+        let handled = async {
             let handle = AssertUnwindSafe(async {
                 *ended = Ended::Handled(match (work.decode)(&held.message) {
                     Ok(payload) => work.handler.handle(payload, context).await,
@@ -297,7 +312,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 bump(&self.slot.counters.panics);
                 *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
             }
-        });
+            span.record("windlass.outcome", ended.name());
+        };
+        let mut call = pin!(handled.instrument(span.clone()));
         // Asked once before the rest is set up: a handler that need not wait costs no more than its call.
         if poll!(call.as_mut()).is_pending() {
             // The handler is looked at first: one that is done is never dropped. The others only watch.
@@ -308,6 +325,25 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
                 never = self.keep_lease(held) => match never {},
             }
         }
+    }
+
+    /// The span that the handler runs in, by OpenTelemetry's semantic conventions for messaging (1.27). Costs a look at
+    /// a flag where nobody records it.
+    fn span(&self, message: &Message) -> tracing::Span {
+        tracing::info_span!(
+            "process",
+            otel.name = %format_args!("process {}", self.work.source.queue_name()),
+            otel.kind = "consumer",
+            messaging.system = self.work.source.system(),
+            messaging.operation.name = "process",
+            messaging.operation.type = "process",
+            messaging.destination.name = self.work.source.queue_name(),
+            messaging.message.id = message.id(),
+            messaging.message.conversation_id = message.correlation_id(),
+            messaging.message.body.size = message.body().len(),
+            windlass.attempt = message.attempt(),
+            windlass.outcome = tracing::field::Empty,
+        )
     }
 
     /// Extends the lease three times as often as needed, so that one failed extend costs nothing. Once it is lost the
@@ -323,7 +359,9 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             work.clock.sleep_until(next).await;
             // An extend that hangs is given up when the next is due, which still is in time.
             next = after(work.clock.now(), interval);
-            let extended = within(&*work.clock, interval, work.source.extend(receipt)).await;
+            let extended =
+                within(&*work.clock, interval, caught("extend", async { work.source.extend(receipt).await }))
+                    .await;
             let error = match extended {
                 Some(Ok(())) => continue,
                 Some(Err(error)) => error,
@@ -331,7 +369,10 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
             };
             let lost = error.kind() == ErrorKind::Stale;
             tracing::warn!(
-                queue = work.source.queue_name(), message = held.message.id(), lost, error = %Chain(&error),
+                queue = work.source.queue_name(),
+                message = held.message.id(),
+                lost,
+                error = shown(&error),
                 "could not extend the lease"
             );
             if lost {
@@ -349,7 +390,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         let result = match ended {
             Ended::Handled(result) => result,
             Ended::HandedBack => return Some(Box::new(NackReason::requeue_now(phase.hand_back_cause()))),
-            Ended::Abandoned => {
+            Ended::CutShort => {
                 return Some(Box::new(NackReason::requeue_now(Phase::Stopping.hand_back_cause())));
             }
         };
@@ -438,15 +479,24 @@ impl<S: MessageSource, H: Handler<T>, T> Drop for Worker<'_, S, H, T> {
 enum Ended<O> {
     Handled(Result<O, HandlerError>),
     HandedBack,
-    Abandoned,
+    CutShort,
 }
 
 impl<O> Ended<O> {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Handled(Ok(_)) => "done",
+            Self::Handled(Err(error)) => error.class_name(),
+            Self::HandedBack => "handed_back",
+            Self::CutShort => "cut_short",
+        }
+    }
+
     fn ending(&self) -> Ending {
         match self {
             Self::Handled(_) => Ending::Handled,
             Self::HandedBack => Ending::HandedBack,
-            Self::Abandoned => Ending::Abandoned,
+            Self::CutShort => Ending::CutShort,
         }
     }
 }
@@ -457,7 +507,7 @@ impl<O> From<Ended<O>> for Outcome {
             Ended::Handled(Ok(_)) => Self::Done,
             Ended::Handled(Err(error)) => Self::Failed(error),
             Ended::HandedBack => Self::HandedBack,
-            Ended::Abandoned => Self::Abandoned,
+            Ended::CutShort => Self::CutShort,
         }
     }
 }

@@ -135,7 +135,7 @@ impl HandlerError {
                 return failure.0.class.of(error);
             }
             if let Some(why) = current.downcast_ref::<NotCalled>() {
-                return (*why).into();
+                return why.into_error();
             }
             link = current.source();
         }
@@ -144,6 +144,22 @@ impl HandlerError {
 
     pub(crate) fn from_panic(payload: Box<dyn Any + Send>) -> Self {
         Self::Panicked { message: panic_text(payload) }
+    }
+
+    /// A short name of the class, for tables and labels; one of a fixed set.
+    pub fn class_name(&self) -> &'static str {
+        match self {
+            Self::Validation { .. } => "invalid",
+            Self::Terminal(_) => "terminal",
+            Self::Timeout { .. } => "timeout",
+            Self::Failed(_) => "failed",
+            Self::Panicked { .. } => "panicked",
+            Self::RetryExhausted { .. } => "retry_exhausted",
+            Self::CircuitOpen { .. } => "circuit_open",
+            Self::BackpressureReject => "backpressure_reject",
+            Self::Dropped => "dropped",
+            Self::NotRunning => "not_running",
+        }
     }
 
     /// The error within, where there is one.
@@ -201,12 +217,12 @@ enum NotCalled {
     Stopped,
 }
 
-impl From<NotCalled> for HandlerError {
-    fn from(why: NotCalled) -> Self {
-        match why {
-            NotCalled::Rejected => Self::BackpressureReject,
-            NotCalled::Dropped => Self::Dropped,
-            NotCalled::Stopped => Self::NotRunning,
+impl NotCalled {
+    fn into_error(self) -> HandlerError {
+        match self {
+            Self::Rejected => HandlerError::BackpressureReject,
+            Self::Dropped => HandlerError::Dropped,
+            Self::Stopped => HandlerError::NotRunning,
         }
     }
 }

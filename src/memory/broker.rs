@@ -53,10 +53,10 @@ impl QueueOptions {
         Self { lease: None, requeue_order: RequeueOrder::Front, history: 10_000 }
     }
 
-    /// Sets [`lease`](Self::lease).
+    /// Sets [`lease`](Self::lease); zero means none.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.lease = Some(lease).filter(|lease| !lease.is_zero());
         self
     }
 

@@ -118,6 +118,10 @@ impl MessageSource for MemorySource {
         self.0.queue.name()
     }
 
+    fn system(&self) -> &'static str {
+        "memory"
+    }
+
     async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<MemoryReceipt>>> {
         if cancel.is_cancelled() {
             return Ok(None);

@@ -198,6 +198,10 @@ impl State {
     pub(super) fn take(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<Taken> {
         let receipt =
             if prefetch == 0 { self.claim(session, now)? } else { self.buffered(session, prefetch, now)? };
+        if let (true, Some(now)) = (prefetch > 0, now) {
+            // The lease is the receiver's: it begins when the message is handed over.
+            self.extend(&receipt, now);
+        }
         let stored = &mut self.unacked.get_mut(receipt.slot as usize)?.stored;
         let content = stored.to_deliver.take().unwrap_or_else(|| Arc::clone(&stored.content));
         let taken = Taken { content, attempt: stored.attempt, deliveries: stored.deliveries, receipt };

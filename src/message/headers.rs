@@ -10,7 +10,8 @@ pub struct Headers(BTreeMap<String, HeaderValue>);
 
 /// One header's value. Integer widths are kept apart so that a copy carries the same types as the original.
 ///
-/// The variants are the field types of AMQP 0-9-1 as RabbitMQ reads them; brokers with fewer types use those they have.
+/// The variants are the field types of AMQP 0-9-1 as RabbitMQ reads them, which have no unsigned 64-bit number; brokers
+/// with fewer types use those they have.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderValue {
@@ -96,6 +97,15 @@ impl Headers {
     /// Names and values, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &HeaderValue)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+impl<'a> IntoIterator for &'a Headers {
+    type Item = (&'a String, &'a HeaderValue);
+    type IntoIter = std::collections::btree_map::Iter<'a, String, HeaderValue>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
     }
 }
 

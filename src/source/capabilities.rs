@@ -1,4 +1,4 @@
-//! What a source's broker can do, and how the source is.
+//! What a source's broker can do, and the state of the source.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub struct Capabilities {
     pub delayed_retry: bool,
     /// A counted `Retry` adds one to the attempt. Where not, every delivery is attempt 1.
     pub counts_attempts: bool,
-    /// `DeadLetter` keeps the message for an operator. Where not, it is refused with `Unsupported`, and the message
-    /// stays.
+    /// `DeadLetter` keeps the message for an operator. Where not, it is refused with `Unsupported`, and the message comes
+    /// again, at the latest when the source is closed.
     pub dead_letter: bool,
     /// [`delivery_count`](crate::message::Message::delivery_count) is given.
     pub counts_deliveries: bool,
@@ -94,7 +94,7 @@ pub enum RequeueOrder {
     Back,
 }
 
-/// How a source is, for a service's health check.
+/// The state of a source, for a service's health check.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Health {

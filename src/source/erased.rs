@@ -49,6 +49,7 @@ impl fmt::Debug for BoxReceipt {
 
 trait ErasedSource: Send + Sync + 'static {
     fn queue_name(&self) -> &str;
+    fn system(&self) -> &'static str;
     fn receive<'a>(
         &'a self,
         cancel: &'a CancellationToken,
@@ -69,6 +70,10 @@ fn foreign(operation: &'static str) -> Error {
 impl<S: MessageSource> ErasedSource for S {
     fn queue_name(&self) -> &str {
         MessageSource::queue_name(self)
+    }
+
+    fn system(&self) -> &'static str {
+        MessageSource::system(self)
     }
 
     fn receive<'a>(
@@ -128,6 +133,10 @@ impl MessageSource for DynSource {
 
     fn queue_name(&self) -> &str {
         self.0.queue_name()
+    }
+
+    fn system(&self) -> &'static str {
+        self.0.system()
     }
 
     async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<BoxReceipt>>> {

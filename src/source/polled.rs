@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{self, BoxFuture};
 use tokio_util::sync::CancellationToken;
 
 use super::{Capabilities, Delivery, Health, MessageSource, NackReason};
@@ -35,7 +34,8 @@ type GiveBack<K> = Box<dyn Fn(&K, NackReason) -> Done + Send + Sync>;
 /// message that was removed after all, and must then do nothing.
 ///
 /// A `fetch` that is under way when its `receive` is cancelled or dropped is kept here and finished by the next
-/// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. A source
+/// `receive`, or by `release` and `close`, which give its message back: a claimed message is never forgotten. One that
+/// hangs holds up no other, up to 8 of them. A source
 /// that is dropped without being closed drops the keys that it holds, and can call no closure: close it, or let the key
 /// give its message back when it is dropped. An error
 /// of a closure that is an [`Error`] is passed on as it is; any other becomes one of kind `Other`.
@@ -82,6 +82,9 @@ pub struct PolledSource<K> {
     state: Mutex<State<K>>,
     closed: CancellationToken,
 }
+
+/// The most fetches that wait at once for answers that are late: then no more are begun.
+const MOST_PARKED: usize = 8;
 
 struct State<K> {
     /// Fetches under way whose `receive` went away.
@@ -172,14 +175,19 @@ impl<K: Send + 'static> PolledSource<K> {
         }
     }
 
-    fn hold(&self, message: Message, key: K) -> Delivery<PolledReceipt> {
+    /// `None` when the source was closed meanwhile: then the message is owed.
+    fn hold(&self, message: Message, key: K) -> Option<Delivery<PolledReceipt>> {
         // One count for all sources, so that a receipt fits no other source's delivery.
         static NEXT_TAG: AtomicU64 = AtomicU64::new(0);
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
+        if self.closed.is_cancelled() {
+            state.owed.push(key);
+            return None;
+        }
         state.held.insert(tag, key);
         state.last_error = None;
-        Delivery { message: message.with_received_at(self.clock.wall()), receipt: PolledReceipt(tag) }
+        Some(Delivery { message: message.with_received_at(self.clock.wall()), receipt: PolledReceipt(tag) })
     }
 
     fn take(&self, receipt: &PolledReceipt, operation: &'static str) -> Result<Owing<'_, K>> {
@@ -210,10 +218,12 @@ impl<K: Send + 'static> PolledSource<K> {
         let owed = std::mem::take(&mut self.lock().owed);
         let mut owed: Vec<Owing<'_, K>> =
             owed.into_iter().map(|key| Owing { key: Some(key), source: self }).collect();
+        let mut result = Ok(());
         while let Some(owing) = owed.pop() {
-            self.settle(operation, owing, Some(NackReason::requeue_now("settle_failed"))).await?;
+            let back = self.settle(operation, owing, Some(NackReason::requeue_now("settle_failed"))).await;
+            result = result.and(back);
         }
-        Ok(())
+        result
     }
 
     async fn call(&self, operation: &'static str, done: Done) -> Result<()> {
@@ -224,24 +234,30 @@ impl<K: Send + 'static> PolledSource<K> {
         }
     }
 
+    /// Gives back all that no receiver has: what is owed, and what fetches have claimed that nobody waits for. A `receive`
+    /// that is under way when the source is closed does so too, since its fetches are not yet among those then.
+    async fn end(&self, operation: &'static str) -> Result<()> {
+        let parked = self.give_back_parked(operation).await;
+        parked.and(self.pay(operation).await)
+    }
+
     /// Finishes the fetches that nobody waits for and gives back what they claimed.
     async fn give_back_parked(&self, operation: &'static str) -> Result<()> {
+        let mut fetches = Underway::adopt(self);
         let mut result = Ok(());
-        while let Some(mut fetch) = Underway::adopt(self) {
-            match within(&*self.clock, self.bound, &mut fetch).await {
-                Some(Ok(Some((_, key)))) => {
+        let finished = async {
+            while let Some(fetched) = fetches.next().await {
+                if let Ok(Some((_, key))) = fetched {
                     let owing = Owing { key: Some(key), source: self };
                     let back = self.settle(operation, owing, Some(NackReason::requeue_now("released"))).await;
-                    result = result.and(back);
-                }
-                Some(Ok(None) | Err(_)) => {}
-                None => {
-                    let late = "a fetch did not end in time; what it claimed is given back once it does";
-                    return Err(self.error(ErrorKind::Timeout, operation).with_message(late));
+                    result = std::mem::replace(&mut result, Ok(())).and(back);
                 }
             }
-        }
-        result
+        };
+        let finished = within(&*self.clock, self.bound, finished).await;
+        let late = "a fetch did not end in time; what it claims is given back once this is called again";
+        finished
+            .map_or_else(|| Err(self.error(ErrorKind::Timeout, operation).with_message(late)), |()| result)
     }
 }
 
@@ -265,42 +281,53 @@ impl<K: Send + 'static> Drop for Owing<'_, K> {
     }
 }
 
-/// A fetch that is being waited for; goes back to the source when its `receive` goes away before it ended.
+/// Fetches that are being waited for; go back to the source when whoever waits goes away.
 struct Underway<'a, K: Send + 'static> {
-    fetch: Option<Fetch<K>>,
+    fetches: Vec<Fetch<K>>,
     source: &'a PolledSource<K>,
 }
 
 impl<'a, K: Send + 'static> Underway<'a, K> {
-    fn adopt(source: &'a PolledSource<K>) -> Option<Self> {
-        let fetch = source.lock().parked.pop()?;
-        Some(Self { fetch: Some(fetch), source })
+    fn adopt(source: &'a PolledSource<K>) -> Self {
+        Self { fetches: std::mem::take(&mut source.lock().parked), source }
     }
 
-    fn adopt_or_start(source: &'a PolledSource<K>) -> Self {
-        Self::adopt(source).unwrap_or_else(|| Self { fetch: Some((source.fetch)()), source })
-    }
-}
-
-impl<K: Send + 'static> Future for Underway<'_, K> {
-    type Output = Result<Option<(Message, K)>, BoxError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(mut fetch) = self.fetch.take() else { return Poll::Pending };
-        // Taken out while it is polled: one that panics is not kept, it cannot be polled again.
-        let fetched = fetch.as_mut().poll(context);
-        if fetched.is_pending() {
-            self.fetch = Some(fetch);
+    /// Beside those that are late, a new one.
+    fn adopt_and_begin(source: &'a PolledSource<K>) -> Self {
+        let mut underway = Self::adopt(source);
+        if underway.fetches.len() < MOST_PARKED {
+            underway.fetches.push((source.fetch)());
         }
-        fetched
+        underway
+    }
+
+    /// The first that ends with a message or an error; else `Ok(None)` once one has found nothing; `None` when there are
+    /// none. The oldest are polled first, so that new ones which are done at once do not keep them from ending.
+    async fn next(&mut self) -> Option<Result<Option<(Message, K)>, BoxError>> {
+        future::poll_fn(|context| {
+            let mut nothing = false;
+            for _ in 0..self.fetches.len() {
+                // Taken out while it is polled: one that panics is not kept, it cannot be polled again.
+                let mut fetch = self.fetches.remove(0);
+                match fetch.as_mut().poll(context) {
+                    Poll::Ready(Ok(None)) => nothing = true,
+                    Poll::Ready(fetched) => return Poll::Ready(Some(fetched)),
+                    Poll::Pending => self.fetches.push(fetch),
+                }
+            }
+            match (nothing, self.fetches.is_empty()) {
+                (true, _) => Poll::Ready(Some(Ok(None))),
+                (false, true) => Poll::Ready(None),
+                (false, false) => Poll::Pending,
+            }
+        })
+        .await
     }
 }
 
 impl<K: Send + 'static> Drop for Underway<'_, K> {
     fn drop(&mut self) {
-        if let Some(fetch) = self.fetch.take() {
-            self.source.lock().parked.push(fetch);
-        }
+        self.source.lock().parked.append(&mut self.fetches);
     }
 }
 
@@ -311,34 +338,46 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
         &self.queue
     }
 
+    fn system(&self) -> &'static str {
+        "polled"
+    }
+
     async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<PolledReceipt>>> {
+        let closed = || self.error(ErrorKind::Closed, "receive");
         if self.closed.is_cancelled() {
-            return Err(self.error(ErrorKind::Closed, "receive"));
+            return Err(closed());
         }
         if cancel.is_cancelled() {
             return Ok(None);
         }
         let fetch = async {
-            // What fails here is tried again by the next call; the fetch will say what is wrong.
-            let _ = self.pay("receive").await;
-            Underway::adopt_or_start(self).await
+            // What fails or is late here is tried again by the next call; it must not hold up the fetch.
+            let _ = within(&*self.clock, self.idle.max(Duration::from_secs(1)), self.pay("receive")).await;
+            Underway::adopt_and_begin(self).next().await
         };
-        // Losing a branch is harmless: what is owed stays so, and a fetch under way is parked when it is dropped.
+        // Losing a branch is harmless: what is owed stays so, and fetches under way are parked when they are dropped.
         let fetched = tokio::select! {
             biased;
-            fetched = fetch => fetched,
-            () = self.closed.cancelled() => return Err(self.error(ErrorKind::Closed, "receive")),
+            fetched = fetch => fetched.unwrap_or(Ok(None)),
+            () = self.closed.cancelled() => return Err(self.end("receive").await.err().unwrap_or_else(closed)),
             () = cancel.cancelled() => return Ok(None),
-            () = self.clock.sleep(self.bound) => return Err(self.error(ErrorKind::Timeout, "receive")),
+            () = self.clock.sleep(self.bound) => {
+                let error = self.error(ErrorKind::Timeout, "receive");
+                self.lock().last_error = Some(error.to_string());
+                return Err(error);
+            }
         };
         match fetched {
-            Ok(Some((message, key))) => Ok(Some(self.hold(message, key))),
+            Ok(Some((message, key))) => match self.hold(message, key) {
+                Some(delivery) => Ok(Some(delivery)),
+                None => Err(self.end("receive").await.err().unwrap_or_else(closed)),
+            },
             Ok(None) => {
                 self.lock().last_error = None;
                 // Only waits are lost here.
                 tokio::select! {
                     biased;
-                    () = self.closed.cancelled() => Err(self.error(ErrorKind::Closed, "receive")),
+                    () = self.closed.cancelled() => Err(closed()),
                     () = cancel.cancelled() => Ok(None),
                     () = self.clock.sleep(self.idle) => Ok(None),
                 }
@@ -370,14 +409,12 @@ impl<K: Send + 'static> MessageSource for PolledSource<K> {
     }
 
     async fn release(&self) -> Result<()> {
-        let paid = self.pay("release").await;
-        self.give_back_parked("release").await.and(paid)
+        self.end("release").await
     }
 
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
-        let mut result = self.give_back_parked("close").await;
-        result = result.and(self.pay("close").await);
+        let mut result = self.end("close").await;
         loop {
             let Some((_, key)) = self.lock().held.pop_first() else { return result };
             let owing = Owing { key: Some(key), source: self };

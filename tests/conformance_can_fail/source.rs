@@ -179,6 +179,10 @@ impl MessageSource for Faulty {
         self.0.fault.queue_name(&self.0.whole)
     }
 
+    fn system(&self) -> &'static str {
+        "memory"
+    }
+
     async fn receive(&self, cancel: &CancellationToken) -> Result<Received> {
         self.0.fault.receive(&self.0.whole, cancel).await
     }

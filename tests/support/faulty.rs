@@ -103,6 +103,10 @@ impl MessageSource for Faulty {
         self.inner.queue_name()
     }
 
+    fn system(&self) -> &'static str {
+        self.inner.system()
+    }
+
     async fn receive(&self, cancel: &CancellationToken) -> windlass::Result<Option<Delivery<MemoryReceipt>>> {
         let act = self.next(Op::Receive);
         if matches!(act, Act::Late) {
