@@ -42,6 +42,7 @@
 //! ```
 
 mod broker;
+mod locked;
 mod queue;
 mod source;
 mod state;

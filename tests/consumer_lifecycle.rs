@@ -5,11 +5,13 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
-use windlass::clock::{Clock, ControlledClock};
+use windlass::clock::{Clock, ControlledClock, SystemClock};
 use windlass::codec;
 use windlass::consumer::{ConsumerHandle, QueueConsumer, Status};
 use windlass::handler::{Context, Handler, HandlerError};
@@ -372,4 +374,41 @@ async fn handles_print_how_the_consumer_stands() {
     let text = format!("{handle:?}");
     assert!(text.contains("Running") && text.contains("in_flight: 0"), "{text}");
     assert_eq!(ids(&queue.pending()).len(), 0);
+}
+
+/// Several that pause and resume at once, on threads of their own: a pause that comes after them all must return.
+#[test]
+fn a_pause_returns_whatever_raced_before_it() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let consumer = QueueConsumer::with_decoder(MemorySource::new(SystemClock), codec::bytes, done);
+    let handle = runtime.block_on(async { consumer.start().unwrap() });
+    for _ in 0..1_000 {
+        runtime.block_on(prompt(handle.pause()));
+        std::thread::scope(|threads| {
+            for number in 0..4 {
+                let handle = handle.clone();
+                threads.spawn(move || match number % 2 {
+                    0 => drop(handle.resume().now_or_never()),
+                    _ => drop(handle.pause().now_or_never()),
+                });
+            }
+        });
+        runtime.block_on(prompt(handle.pause()));
+        assert_eq!(handle.status(), Status::Paused);
+        runtime.block_on(prompt(handle.resume()));
+    }
+}
+
+/// However short the grace: what a pull takes while it is cancelled is handed back.
+#[tokio::test]
+async fn a_pause_without_a_grace_hands_back_what_comes_at_the_same_time() {
+    let (clock, queue) = queue();
+    let consumer = QueueConsumer::with_decoder(queue.source().with_prefetch(10), codec::bytes, done);
+    let handle = consumer.clock(clock.clone()).drain_grace(Duration::ZERO).start().unwrap();
+    clock.settle().await;
+    let mut pausing = Box::pin(handle.pause());
+    assert!((&mut pausing).now_or_never().is_none());
+    publish(&queue, 10);
+    prompt(pausing).await;
+    assert_eq!((handle.status(), queue.counts().in_flight), (Status::Paused, 0));
 }

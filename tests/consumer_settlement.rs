@@ -16,7 +16,7 @@ use windlass::memory::{MemoryQueue, QueueOptions};
 use windlass::message::Message;
 use windlass::source::{Cause, NackReason, RequeueOrder, Settlement};
 
-use support::{Log, SECOND, millis_after, ms, prompt, queue, queue_with};
+use support::{Log, SECOND, millis_after, ms, prompt, publish, queue, queue_with};
 
 /// The nack that `error`, returned by a handler, leads to.
 async fn nack_for(error: HandlerError) -> (NackReason, MemoryQueue) {
@@ -292,4 +292,24 @@ async fn the_longest_delays_do_not_overflow() {
     assert_eq!(deliveries_at_once(RequeueOrder::Front, longest).await, 1);
     let postponed = NackReason::postpone(Duration::MAX, "later");
     assert_eq!(deliveries_at_once(RequeueOrder::Front, postponed).await, 1);
+}
+
+#[tokio::test]
+async fn a_retry_that_does_not_count_is_never_the_last() {
+    let (clock, queue) = queue();
+    publish(&queue, 1);
+    let consumer = QueueConsumer::with_decoder(queue.source(), codec::bytes, async |_: Bytes, _: Context| {
+        Err::<(), _>(HandlerError::failed("no"))
+    });
+    let handle = consumer
+        .on_result(|_, message| {
+            let counted = message.attempt() < 4;
+            NackReason::Retry { delay: None, counted, cause: "not to blame".into() }.into()
+        })
+        .clock(clock.clone())
+        .start()
+        .unwrap();
+    clock.advance(60 * SECOND).await;
+    assert_eq!((queue.counts().dead_lettered, queue.delayed().len()), (0, 1));
+    assert!(handle.stats().retried > 10);
 }

@@ -202,12 +202,14 @@ struct Sleeper {
 
 impl Sleeper {
     fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        // Wakers are cloned and dropped outside the lock: one may own a sleep of this very clock.
+        let waker = waker.clone();
         let mut state = self.clock.lock();
         if state.now >= self.deadline {
             // `step` took the entry out, unless the deadline had passed before.
-            if let Some(id) = self.id.take() {
-                state.sleepers.remove(&(self.deadline, id));
-            }
+            let entry = self.id.take().and_then(|id| state.sleepers.remove(&(self.deadline, id)));
+            drop(state);
+            drop(entry);
             return Poll::Ready(());
         }
         if self.id.is_none() {
@@ -215,10 +217,9 @@ impl Sleeper {
             state.next_id += 1;
             state.activity += 1;
         }
-        if let Some(id) = self.id {
-            state.sleepers.insert((self.deadline, id), waker.clone());
-        }
+        let before = self.id.and_then(|id| state.sleepers.insert((self.deadline, id), waker));
         drop(state);
+        drop(before);
         self.clock.0.slept.notify_waiters();
         Poll::Pending
     }
@@ -226,11 +227,11 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            let mut state = self.clock.lock();
-            if state.sleepers.remove(&(self.deadline, id)).is_some() {
-                state.activity += 1;
-            }
-        }
+        let Some(id) = self.id else { return };
+        let mut state = self.clock.lock();
+        let entry = state.sleepers.remove(&(self.deadline, id));
+        state.activity += u64::from(entry.is_some());
+        drop(state);
+        drop(entry);
     }
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::broker::{Broker, QueueOptions};
+use super::locked::Locked;
 use super::source::MemorySource;
 use super::state::{FaultPoint, MemoryReceipt, Nacked, QueueCounts, State};
 use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
@@ -64,36 +65,23 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        Locked::new(self, self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The lock, with everything that is due brought back.
-    fn lock_swept(&self) -> MutexGuard<'_, State> {
+    fn lock_swept(&self) -> Locked<'_> {
         let mut state = self.lock();
-        if state.is_timed() {
-            self.sweep(&mut state, self.clock.now());
+        if state.is_timed() && state.sweep(self.clock.now()) {
+            state.everything_moved();
         }
         state
     }
 
-    fn sweep(&self, state: &mut State, now: Instant) {
-        if state.sweep(now) {
-            self.everything_moved();
-        }
-    }
-
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         // Whoever watches has counted itself before it took the lock under which this change was made, or after.
         if self.changes.watchers.load(Ordering::Relaxed) > 0 {
             self.changes.changed.notify_waiters();
-        }
-    }
-
-    /// After a change of what is due when: everybody who waits must know, since whoever wakes first may be busy by then.
-    fn tell_receivers(&self, due_before: Option<Instant>, state: &State) {
-        if state.next_due() != due_before {
-            self.arrived.notify_waiters();
         }
     }
 
@@ -106,14 +94,8 @@ impl Queue {
         if let Some(error) = state.fault(FaultPoint::Publish) {
             return Err(error);
         }
-        self.put(&mut state, message);
+        put(&mut state, message);
         Ok(())
-    }
-
-    fn put(&self, state: &mut State, message: &Message) {
-        state.publish(Arc::clone(message.content()));
-        self.arrived.notify_one();
-        self.tell();
     }
 
     /// `open` is asked under the lock, so that a session which ends at the same time takes nothing more.
@@ -125,8 +107,8 @@ impl Queue {
     ) -> Result<Option<Delivery<MemoryReceipt>>> {
         let mut state = self.lock();
         let now = state.is_timed().then(|| self.clock.now());
-        if let Some(now) = now {
-            self.sweep(&mut state, now);
+        if now.is_some_and(|now| state.sweep(now)) {
+            state.everything_moved();
         }
         if !open() {
             return Err(self.error(ErrorKind::Closed, "receive"));
@@ -136,9 +118,9 @@ impl Queue {
         }
         let due = state.next_due();
         let Some(taken) = state.take(session, prefetch, now) else { return Ok(None) };
-        self.tell_receivers(due, &state);
+        state.news.all |= state.next_due() != due;
+        state.news.changed = true;
         drop(state);
-        self.tell();
         Ok(Some(taken.into_delivery(self.clock.wall())))
     }
 
@@ -153,8 +135,8 @@ impl Queue {
             return Err(self.failed_settle(&mut state, receipt, error));
         }
         let Some(_forgotten) = state.ack(receipt) else { return Err(self.error(ErrorKind::Stale, "ack")) };
+        state.news.changed = true;
         drop(state);
-        self.tell();
         Ok(())
     }
 
@@ -167,31 +149,34 @@ impl Queue {
             return Err(self.failed_settle(&mut state, receipt, error));
         }
         let due = state.next_due();
+        let mut dead = None;
         match state.nack(receipt, reason, self.clock.now()) {
             None => return Err(self.error(ErrorKind::Stale, "nack")),
             Some(Nacked::Dead(message)) => {
                 let letter = DeadLetter::new(cause, &message, &self.name, self.clock.wall());
                 let headers = letter.stamp(message.headers().clone());
-                if let Some(dead_letters) = dead_letters {
-                    // Locks are taken from a queue to its dead-letter queue only, never the other way.
-                    dead_letters.put(&mut dead_letters.lock(), &message.with_headers(headers));
+                // Locks are taken from a queue to its dead-letter queue only, never the other way.
+                dead = dead_letters.as_deref().map(Queue::lock);
+                if let Some(dead) = &mut dead {
+                    put(dead, &message.with_headers(headers));
                 }
             }
             Some(Nacked::Kept) => {
-                self.tell_receivers(due, &state);
-                self.arrived.notify_one();
+                state.news.all = state.next_due() != due;
+                state.news.one = true;
             }
         }
-        self.tell();
+        state.news.changed = true;
+        state.unlock_both(dead);
         Ok(())
     }
 
-    fn failed_settle(&self, state: &mut State, receipt: &MemoryReceipt, error: Error) -> Error {
+    fn failed_settle(&self, state: &mut Locked<'_>, receipt: &MemoryReceipt, error: Error) -> Error {
         if !state.fail_settle(receipt) {
             return self.error(ErrorKind::Stale, "settle");
         }
-        self.arrived.notify_one();
-        self.tell();
+        state.news.one = true;
+        state.news.changed = true;
         error
     }
 
@@ -216,7 +201,7 @@ impl Queue {
             return Err(error);
         }
         state.release(session);
-        self.everything_moved();
+        state.everything_moved();
         Ok(())
     }
 
@@ -224,13 +209,8 @@ impl Queue {
         let mut state = self.lock_swept();
         close();
         state.end_session(session);
-        self.everything_moved();
+        state.everything_moved();
         state.fault(FaultPoint::Close).map_or(Ok(()), Err)
-    }
-
-    fn everything_moved(&self) {
-        self.arrived.notify_waiters();
-        self.tell();
     }
 
     fn dead_letters(&self) -> Arc<Queue> {
@@ -253,6 +233,12 @@ impl Queue {
     }
 }
 
+fn put(state: &mut Locked<'_>, message: &Message) {
+    state.publish(Arc::clone(message.content()));
+    state.news.one = true;
+    state.news.changed = true;
+}
+
 impl MemoryQueue {
     /// The name.
     pub fn name(&self) -> &str {
@@ -267,7 +253,7 @@ impl MemoryQueue {
     /// Puts a message into the queue, whatever the fault script says; a publisher is
     /// [`MemoryBroker::publisher`](super::MemoryBroker::publisher).
     pub fn publish(&self, message: Message) {
-        self.0.put(&mut self.0.lock(), &message);
+        put(&mut self.0.lock(), &message);
     }
 
     /// The queue of the dead letters of this one.
@@ -376,8 +362,9 @@ impl MemoryQueue {
 
     /// Makes the next operation at `point` fail with `error`. Several for the same point fail one after the other.
     pub fn fail_next(&self, point: FaultPoint, error: Error) {
-        self.0.lock().script(point, error);
-        self.0.arrived.notify_waiters();
+        let mut state = self.0.lock();
+        state.script(point, error);
+        state.news.all = true;
     }
 
     /// Cuts the connection of every source of this queue: what is in flight comes back, to the front and in order,
@@ -385,7 +372,7 @@ impl MemoryQueue {
     pub fn cut(&self) {
         let mut state = self.0.lock_swept();
         state.cut();
-        self.0.everything_moved();
+        state.everything_moved();
     }
 }
 
