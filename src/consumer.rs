@@ -151,8 +151,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
-    /// Sets the function that decides what a result means for the message, in place of [`default_on_result`], which it can call for the
-    /// results that it does not decide. A panic in it is a failed attempt (`on_result_panic`).
+    /// Sets the function that decides what a result means for the message, in place of [`default_on_result`], which it
+    /// can call for the results that it does not decide. A panic in it is a failed attempt (`on_result_panic`).
     pub fn on_result<F>(mut self, decide: F) -> Self
     where
         F: Fn(&Result<H::Output, HandlerError>, &Message) -> Settlement + Send + Sync + 'static,
@@ -167,9 +167,9 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
-    /// Adds an observer, which is called once for each message after it is settled. Any number of them; one that panics is counted and called
-    /// again for the next message. They run within the loop: a slow one makes the loop slow. They are dropped when the
-    /// consumer has ended and its last handle is gone.
+    /// Adds an observer, which is called once for each message after it is settled. Any number of them; one that panics
+    /// is counted and called again for the next message. They run within the loop: a slow one makes the loop slow. They
+    /// are dropped when the consumer has ended and its last handle is gone.
     pub fn on_event(mut self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Box::new(observer));
         self

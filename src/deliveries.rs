@@ -57,8 +57,8 @@ impl<S: MessageSource> SourceExt for S {}
 ///
 /// A failed receive is an item; after one that trying again can help, the next item is waited for after a backoff
 /// (100 ms, doubling, to 30 s), so that a loop which passes over errors does not spin. After one where it cannot, and
-/// once [`stop_on`](Self::stop_on) fired, the stream ends. Nothing is pulled ahead of the loop: a delivery is taken when
-/// the next item is asked for.
+/// once [`stop_on`](Self::stop_on) fired, the stream ends. Nothing is pulled ahead of the loop: a delivery is taken
+/// when the next item is asked for.
 ///
 /// Dropping the stream loses no message and leaves the source as it is; deliveries that are still out can be settled.
 #[must_use = "streams do nothing unless polled"]
@@ -115,15 +115,15 @@ impl<S: MessageSource> Deliveries<S> {
         self
     }
 
-    /// How long to wait after a failed receive before the next; from 100 ms, doubling, to 30 s by default. Has no effect
-    /// once the stream was polled.
+    /// How long to wait after a failed receive before the next; from 100 ms, doubling, to 30 s by default. Has no
+    /// effect once the stream was polled.
     pub fn receive_backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How long one answer may take; 30 s by default. One that takes longer is an error of kind `Timeout`. Has no effect
-    /// once the stream was polled.
+    /// How long one answer may take; 30 s by default. One that takes longer is an error of kind `Timeout`. Has no
+    /// effect once the stream was polled.
     pub fn settle_timeout(mut self, timeout: Duration) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.settle_timeout = timeout;

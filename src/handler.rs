@@ -19,7 +19,8 @@ use crate::message::Message;
 ///
 /// Every async function or closure from a payload and a [`Context`] to a `Result` is one. Its error may be anything
 /// that turns into a boxed error, `anyhow::Error` included: where a [`HandlerError`] is in its chain, that is honoured,
-/// else it is a failed attempt.
+/// else it is a failed attempt. To use `?` on errors of several kinds, return `anyhow::Result<_>` or
+/// `Result<_, windlass::error::BoxError>`.
 ///
 /// ```
 /// use windlass::handler::{Context, Handler, HandlerError};

@@ -20,9 +20,8 @@ pub use headers::{HeaderValue, Headers};
 /// ```
 /// use windlass::message::Message;
 ///
-/// let message = Message::new("{}").with_id("order-7").with_content_type("application/json").with_header("shard", 3_i32);
-/// assert_eq!(message.id(), "order-7");
-/// assert_eq!(message.attempt(), 1);
+/// let message = Message::new("{}").with_id("order-7").with_content_type("application/json").with_header("shard",
+/// 3_i32); assert_eq!(message.id(), "order-7"); assert_eq!(message.attempt(), 1);
 /// ```
 #[derive(Clone)]
 pub struct Message {

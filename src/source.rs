@@ -56,8 +56,8 @@ pub trait MessageSource: Send + Sync + 'static {
     ///
     /// `Ok(None)` means that nothing came within the source's own idle time, or that `cancel` fired: call again or
     /// stop. Several tasks may call it at once; each message goes to one of them. One receiver gets the messages in the
-    /// order of publishing, as long as none is put back. Where deliveries are leased, the lease begins when the delivery
-    /// is returned: a source that takes messages ahead extends them as it hands them over.
+    /// order of publishing, as long as none is put back. Where deliveries are leased, the lease begins when the
+    /// delivery is returned: a source that takes messages ahead extends them as it hands them over.
     ///
     /// # Errors
     ///
@@ -91,8 +91,8 @@ pub trait MessageSource: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As for [`ack`](Self::ack); `Unsupported` for a reason that the broker cannot honour or the adapter does not know,
-    /// and then the message comes again.
+    /// As for [`ack`](Self::ack); `Unsupported` for a reason that the broker cannot honour or the adapter does not
+    /// know, and then the message comes again.
     ///
     /// # Cancel safety
     ///

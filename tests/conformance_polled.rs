@@ -63,7 +63,7 @@ impl Drop for Claim {
 
 impl Table {
     fn insert(&self, message: Message) {
-        let row = Row { message, attempt: 1, deliveries: 0, due: self.clock.now() };
+        let row = Row { message: message.as_sent(), attempt: 1, deliveries: 0, due: self.clock.now() };
         self.rows.lock().unwrap().push_back(row);
     }
 

@@ -68,7 +68,7 @@ const SETTINGS: [(RequeueOrder, usize); 6] = [
     (RequeueOrder::Unknown, 16),
 ];
 
-/// BC-25: one message that is requeued for ever, alone for 10 s.
+/// BC-25 (ThreeDotsLabs/watermill#414): one message that is requeued for ever, alone for 10 s.
 #[tokio::test]
 async fn a_message_that_is_requeued_for_ever_comes_ever_more_slowly() {
     for (order, loops) in SETTINGS {
@@ -90,7 +90,7 @@ async fn a_message_that_is_requeued_for_ever_comes_ever_more_slowly() {
     }
 }
 
-/// BC-25: the same message, and 100 good ones.
+/// BC-25 (ThreeDotsLabs/watermill#414): the same message, and 100 good ones.
 #[tokio::test]
 async fn good_messages_are_handled_beside_one_that_is_requeued_for_ever() {
     for (order, loops) in SETTINGS {
@@ -208,7 +208,8 @@ async fn a_message_kept_from_the_front_keeps_its_attempt_and_says_why() {
     drop(bench.handle);
 }
 
-/// BC-56: 100 retries are pending at 5 s, and the wall clock jumps an hour ahead, and an hour back.
+/// BC-56 (nats-io/nats.java#1332): 100 retries are pending at 5 s, and the wall clock jumps an hour ahead, and an hour
+/// back.
 #[tokio::test]
 async fn a_jump_of_the_wall_clock_fires_no_retry_early_or_late() {
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -247,7 +248,7 @@ async fn a_jump_of_the_wall_clock_fires_no_retry_early_or_late() {
     }
 }
 
-/// BC-56: leases and waits after errors follow monotonic time as well.
+/// BC-56 (nats-io/nats.java#1332): leases and waits after errors follow monotonic time as well.
 #[tokio::test]
 async fn a_jump_of_the_wall_clock_ends_no_lease() {
     let (clock, queue) = queue_with(QueueOptions::new().with_lease(30 * SECOND));

@@ -53,7 +53,7 @@ fn numbers(report: &Report) -> (u64, u64, u64) {
     (report.finished, report.requeued, report.abandoned)
 }
 
-/// BC-22 (c): idle in a long receive.
+/// BC-22, c (bbc/sqs-consumer#346): idle in a long receive.
 #[tokio::test]
 async fn stop_is_prompt_while_a_receive_waits() {
     let (clock, queue) = queue();
@@ -65,7 +65,7 @@ async fn stop_is_prompt_while_a_receive_waits() {
     assert!(report.is_clean() && report.took.is_zero(), "{report:?}");
 }
 
-/// BC-22 (b): never started.
+/// BC-22, b (bbc/sqs-consumer#346): never started.
 #[tokio::test]
 async fn stop_before_the_start_is_an_empty_report_and_ends_what_is_started_later() {
     let (clock, queue) = queue();
@@ -106,7 +106,7 @@ async fn stop_right_behind_start_handles_nothing_or_settles_what_it_took() {
     assert_eq!((counts.in_flight, counts.pending + counts.acked as usize), (0, 3), "{counts:?}");
 }
 
-/// BC-22 (e): twice, and from many tasks.
+/// BC-22, e (bbc/sqs-consumer#346): twice, and from many tasks.
 #[tokio::test]
 async fn stop_from_many_tasks_gives_all_the_same_report_and_closes_once() {
     let (clock, queue) = queue();
@@ -356,7 +356,7 @@ async fn finished_requeued_and_failed_answers_are_told_apart() {
     assert_eq!((queue.counts().pending, queue.counts().acked), (2, 2));
 }
 
-/// BC-19: a long backlog, a large prefetch, and stop after the third.
+/// BC-19 (spring-projects/spring-amqp#1899): a long backlog, a large prefetch, and stop after the third.
 #[tokio::test]
 async fn no_handler_starts_after_stop_and_the_backlog_is_ready_again() {
     let (clock, queue) = queue();
@@ -388,7 +388,8 @@ async fn no_handler_starts_after_stop_and_the_backlog_is_ready_again() {
     assert_eq!(started.len(), 3);
 }
 
-/// BC-19, variant: each handler answers retry with a tiny delay while the consumer stops.
+/// BC-19 (spring-projects/spring-amqp#1899), variant: each handler answers retry with a tiny delay while the consumer
+/// stops.
 #[tokio::test]
 async fn retries_without_a_wait_do_not_keep_a_drain_busy() {
     for delay in [Duration::ZERO, Duration::from_nanos(1), ms(1)] {

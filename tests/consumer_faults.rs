@@ -125,7 +125,7 @@ async fn the_backoff_starts_anew_after_a_receive_that_worked() {
     drop(bench.handle);
 }
 
-/// BC-22 (a): the broker is down, the wait is long, and stop is asked.
+/// BC-22, a (bbc/sqs-consumer#346): the broker is down, the wait is long, and stop is asked.
 #[tokio::test]
 async fn stop_does_not_sit_out_the_wait_after_a_failed_receive() {
     let bench = Bench::with_loops(4, |op, _| match op {
@@ -136,7 +136,7 @@ async fn stop_does_not_sit_out_the_wait_after_a_failed_receive() {
     let calls = bench.calls.of(Op::Receive);
     let report = prompt(bench.handle.stop()).await;
     assert!(report.is_clean() && report.took.is_zero(), "{report:?}");
-    // BC-22 (d): nothing connects after that.
+    // BC-22, d (bbc/sqs-consumer#346): nothing connects after that.
     bench.clock.advance(600 * SECOND).await;
     assert_eq!(bench.calls.of(Op::Receive), calls);
 }

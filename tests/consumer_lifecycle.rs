@@ -100,7 +100,7 @@ async fn nothing_is_handled_while_paused_and_everything_once_after_that() {
     drop(handle);
 }
 
-/// BC-59, as far as memory goes.
+/// BC-59 (jpwilliams/remit#72), as far as memory goes.
 #[tokio::test]
 async fn a_cut_connection_does_not_end_a_pause() {
     let (clock, queue) = queue();

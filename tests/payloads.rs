@@ -174,7 +174,8 @@ async fn a_decoder_that_says_terminal_is_still_a_validation_of_the_input() {
     drop(handle);
 }
 
-/// BC-17: broken JSON, an empty body, a wrong content type, a missing header, an unknown encoding, then a good one.
+/// BC-17 (hapifhir/hapi-fhir#4533): broken JSON, an empty body, a wrong content type, a missing header, an unknown
+/// encoding, then a good one.
 #[tokio::test]
 async fn bad_messages_take_the_poison_path_once_and_the_good_one_behind_them_is_handled() {
     let (clock, queue) = queue();
@@ -210,7 +211,7 @@ async fn bad_messages_take_the_poison_path_once_and_the_good_one_behind_them_is_
     drop(handle);
 }
 
-/// BC-17: the answer to a bad message fails; it comes again, and the loop goes on.
+/// BC-17 (hapifhir/hapi-fhir#4533): the answer to a bad message fails; it comes again, and the loop goes on.
 #[tokio::test]
 async fn a_bad_message_whose_dead_letter_fails_comes_again_and_the_loop_goes_on() {
     let (clock, queue) = queue();

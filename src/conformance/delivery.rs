@@ -13,6 +13,7 @@ use super::trial::Trial;
 use super::violation::Violation;
 use super::waiting::{polled, received};
 use crate::error::{Chain, Result as SourceResult};
+use crate::message::Message;
 use crate::source::MessageSource;
 
 /// A source claims what its author declared: no more, no less.
@@ -48,6 +49,21 @@ pub async fn a_first_delivery_is_the_first_attempt<H: Harness>(trial: &Trial<H>)
         seen == (1, false, count),
         format!("attempt 1, redelivered false, delivery count {count:?}"),
         || format!("attempt {}, redelivered {}, delivery count {:?}", seen.0, seen.1, seen.2),
+    )
+}
+
+/// What is published is what was sent: a message that was received, and is sent onward, begins anew.
+pub async fn how_a_message_came_is_not_sent_on<H: Harness>(trial: &Trial<H>) -> Result<(), Violation> {
+    let source = trial.source(1).await?;
+    let came =
+        Message::new("a").with_id("a").with_attempt(5).with_redelivered(true).with_delivery_count(Some(9));
+    trial.send(came).await?;
+    let message = trial.next(&source, "a", "after it was published").await?.message;
+    let seen = (message.attempt(), message.redelivered(), message.delivery_count().unwrap_or(1));
+    trial.expect(
+        seen == (1, false, 1),
+        "attempt 1, redelivered false, delivery count 1 or none, of a message published with others",
+        || format!("attempt {}, redelivered {}, delivery count {}", seen.0, seen.1, seen.2),
     )
 }
 

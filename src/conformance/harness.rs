@@ -94,8 +94,8 @@ pub trait Harness: Sized + Send + Sync + 'static {
     /// The delay of a retry in the cases on delays; 1 s by default.
     ///
     /// The broker must be able to keep this delay exactly: a retry may be late by one unit at most. Four times the unit
-    /// may be rounded up to eight times. A case that shows that nothing comes lets one unit pass. A lease must be longer
-    /// than four units.
+    /// may be rounded up to eight times. A case that shows that nothing comes lets one unit pass. A lease must be
+    /// longer than four units.
     fn delay_unit(&self) -> Duration {
         Duration::from_secs(1)
     }

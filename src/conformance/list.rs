@@ -26,6 +26,7 @@ macro_rules! __conformance_cases {
             delivery::the_queue_has_a_name,
             delivery::an_empty_queue_delivers_nothing,
             delivery::a_first_delivery_is_the_first_attempt,
+            delivery::how_a_message_came_is_not_sent_on,
             delivery::the_time_of_receipt_is_when_it_was_received,
             delivery::a_waiting_receive_gets_what_is_published_later,
             delivery::messages_come_in_the_order_of_publishing,
@@ -181,7 +182,8 @@ impl fmt::Debug for Case {
     }
 }
 
-/// All cases on the harness `H`, for those who run them by other means than [`conformance_tests!`](crate::conformance_tests).
+/// All cases on the harness `H`, for those who run them by other means than
+/// [`conformance_tests!`](crate::conformance_tests).
 pub fn cases<H: Harness>() -> Vec<Case> {
     crate::__conformance_cases! { __conformance_list (H) }
 }

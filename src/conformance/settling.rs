@@ -69,7 +69,11 @@ pub async fn a_receipt_settles_nothing_of_another_source<H: Harness>(
     // Refused, or taken for what it is: either way it is not `b`'s.
     let _ =
         trial.bounded("the ack of another source's receipt to return", other.ack(foreign.receipt)).await?;
-    trial.nack(&other, own, NackReason::requeue_now("still_ours")).await?;
+    let requeue = other.nack(own.receipt, NackReason::requeue_now("still_ours"));
+    let answered = trial.bounded("the nack of `b` to return", requeue).await?;
+    let expected =
+        "the receipt of `a`, acked on another source, to leave that source's delivery of `b` unsettled";
+    trial.expect(answered.is_ok(), expected, || format!("that the nack of `b` failed: {answered:?}"))?;
     trial.close(&source).await?;
     loop {
         let when = "until `b` came back: the receipt of `a` does not settle it";

@@ -19,8 +19,8 @@ pub struct ConsumerEvent {
     pub outcome: Outcome,
     /// The answer that was given to the broker.
     pub settlement: Settlement,
-    /// Why the broker did not take the answer, if so; the message then comes again, unless the broker was told after all
-    /// (`Timeout`, `Disconnected`).
+    /// Why the broker did not take the answer, if so; the message then comes again, unless the broker was told after
+    /// all (`Timeout`, `Disconnected`).
     pub settle_error: Option<Error>,
     /// How long it took.
     pub timings: Timings,

@@ -12,8 +12,8 @@ pub struct Capabilities {
     pub delayed_retry: bool,
     /// A counted `Retry` adds one to the attempt. Where not, every delivery is attempt 1.
     pub counts_attempts: bool,
-    /// `DeadLetter` keeps the message for an operator. Where not, it is refused with `Unsupported`, and the message comes
-    /// again, at the latest when the source is closed.
+    /// `DeadLetter` keeps the message for an operator. Where not, it is refused with `Unsupported`, and the message
+    /// comes again, at the latest when the source is closed.
     pub dead_letter: bool,
     /// [`delivery_count`](crate::message::Message::delivery_count) is given.
     pub counts_deliveries: bool,

@@ -234,8 +234,9 @@ impl<K: Send + 'static> PolledSource<K> {
         }
     }
 
-    /// Gives back all that no receiver has: what is owed, and what fetches have claimed that nobody waits for. A `receive`
-    /// that is under way when the source is closed does so too, since its fetches are not yet among those then.
+    /// Gives back all that no receiver has: what is owed, and what fetches have claimed that nobody waits for. A
+    /// `receive` that is under way when the source is closed does so too, since its fetches are not yet among those
+    /// then.
     async fn end(&self, operation: &'static str) -> Result<()> {
         let parked = self.give_back_parked(operation).await;
         parked.and(self.pay(operation).await)
@@ -301,8 +302,8 @@ impl<'a, K: Send + 'static> Underway<'a, K> {
         underway
     }
 
-    /// The first that ends with a message or an error; else `Ok(None)` once one has found nothing; `None` when there are
-    /// none. The oldest are polled first, so that new ones which are done at once do not keep them from ending.
+    /// The first that ends with a message or an error; else `Ok(None)` once one has found nothing; `None` when there
+    /// are none. The oldest are polled first, so that new ones which are done at once do not keep them from ending.
     async fn next(&mut self) -> Option<Result<Option<(Message, K)>, BoxError>> {
         future::poll_fn(|context| {
             let mut nothing = false;

@@ -40,8 +40,8 @@ impl fmt::Display for Settlement {
     }
 }
 
-/// Why a delivery is not done with, as an intent. How a broker carries it out is the adapter's; for a reason that it does
-/// not know it gives the message back and answers `Unsupported`.
+/// Why a delivery is not done with, as an intent. How a broker carries it out is the adapter's; for a reason that it
+/// does not know it gives the message back and answers `Unsupported`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NackReason {
@@ -60,8 +60,8 @@ pub enum NackReason {
         /// Why.
         cause: Cause,
     },
-    /// Put it back now, for whoever comes next; not an attempt. A consumer waits a little before it pulls again, and from
-    /// the third in a row on it postpones the message instead, where the queue would deliver it first again.
+    /// Put it back now, for whoever comes next; not an attempt. A consumer waits a little before it pulls again, and
+    /// from the third in a row on it postpones the message instead, where the queue would deliver it first again.
     RequeueNow {
         /// Why.
         cause: Cause,

@@ -128,7 +128,7 @@ pub(crate) const BROKEN: &[Broken] = &[
         what: "flags every delivery as redelivered",
         shape: Shape::Usual,
         fault: || Box::new(Alters(|_, message| message.with_redelivered(true))),
-        breaks: &["a_first_delivery_is_the_first_attempt"],
+        breaks: &["a_first_delivery_is_the_first_attempt", "how_a_message_came_is_not_sent_on"],
     },
     Broken {
         what: "counts deliveries without saying so",
