@@ -1,6 +1,7 @@
 //! The loop: pull, decode, handle, settle once, tell what happened; pause, resume and drain.
 
 mod control;
+mod ended;
 mod event;
 mod handle;
 mod held;
@@ -14,6 +15,7 @@ mod worker;
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,7 +234,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     /// # Errors
     ///
     /// `Invalid`, naming the option, when
-    /// - there is no tokio runtime,
+    /// - there is no tokio runtime, or the clock needs its timer and it has none,
     /// - a retry schedule is empty ([`RetryPolicy::never`] says that) or has a zero delay,
     /// - `settle_timeout` or `close_timeout` is zero,
     /// - `max_concurrent` is above [`MOST_CONCURRENT`].
@@ -240,6 +242,9 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self.options.validate()?;
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| invalid("runtime", "call it within a tokio runtime").with_source(error))?;
+        // Tokio panics where a runtime has no timer: better here than in the middle of a drain.
+        catch_unwind(AssertUnwindSafe(|| drop(self.clock.sleep(Duration::ZERO))))
+            .map_err(|_| invalid("runtime", "it has no timer; build it with enable_time or enable_all"))?;
         let handle = self.control.handle();
         let supervisor = supervisor::Supervisor::new(self);
         runtime.spawn(supervisor.run());

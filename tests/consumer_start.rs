@@ -120,3 +120,11 @@ async fn a_consumer_prints_its_options_and_not_its_handler() {
     let text = format!("{:?}", plain().drain_timeout(7 * SECOND));
     assert!(text.contains("drain_timeout: 7s") && text.contains("memory"), "{text}");
 }
+
+#[test]
+fn a_runtime_without_a_timer_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let error = runtime.block_on(async { plain().start().map(drop) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("enable_time"), "{error}");
+}

@@ -12,9 +12,10 @@ use futures::{FutureExt, poll};
 use tracing::Instrument;
 
 use super::control::{Gate, Phase, Shared};
+use super::ended::Ended;
 use super::event::{Outcome, Timings};
 use super::held::Held;
-use super::stats::{Activity, Ending, Slot, bump};
+use super::stats::{Activity, Slot, bump};
 use super::work::{Work, caught, shown};
 use crate::backoff::Backoff;
 use crate::clock::{after, within};
@@ -472,42 +473,5 @@ impl<S: MessageSource, H: Handler<T>, T> Drop for Worker<'_, S, H, T> {
     fn drop(&mut self) {
         self.slot.set(Activity::Parked);
         self.work.parked.notify_one();
-    }
-}
-
-/// How the work on one message ended.
-enum Ended<O> {
-    Handled(Result<O, HandlerError>),
-    HandedBack,
-    CutShort,
-}
-
-impl<O> Ended<O> {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Handled(Ok(_)) => "done",
-            Self::Handled(Err(error)) => error.class_name(),
-            Self::HandedBack => "handed_back",
-            Self::CutShort => "cut_short",
-        }
-    }
-
-    fn ending(&self) -> Ending {
-        match self {
-            Self::Handled(_) => Ending::Handled,
-            Self::HandedBack => Ending::HandedBack,
-            Self::CutShort => Ending::CutShort,
-        }
-    }
-}
-
-impl<O> From<Ended<O>> for Outcome {
-    fn from(ended: Ended<O>) -> Self {
-        match ended {
-            Ended::Handled(Ok(_)) => Self::Done,
-            Ended::Handled(Err(error)) => Self::Failed(error),
-            Ended::HandedBack => Self::HandedBack,
-            Ended::CutShort => Self::CutShort,
-        }
     }
 }
