@@ -302,19 +302,23 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
         let work = self.work;
         let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
         let span = self.span(&held.message);
-        let handled = async {
-            let handle = AssertUnwindSafe(async {
-                *ended = Ended::Handled(match (work.decode)(&held.message) {
-                    Ok(payload) => work.handler.handle(payload, context).await,
-                    Err(error) => Err(HandlerError::invalid_input(error)),
+        // Pinned before it is wrapped, so that the wrapper moves a pointer and not the handler.
+        let handled = pin!(async {
+            let returned = {
+                let handle = pin!(async {
+                    *ended = Ended::Handled(match (work.decode)(&held.message) {
+                        Ok(payload) => work.handler.handle(payload, context).await,
+                        Err(error) => Err(HandlerError::invalid_input(error)),
+                    });
                 });
-            });
-            if let Err(panic) = handle.catch_unwind().await {
+                AssertUnwindSafe(handle).catch_unwind().await
+            };
+            if let Err(panic) = returned {
                 bump(&self.slot.counters.panics);
                 *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
             }
             span.record("windlass.outcome", ended.name());
-        };
+        });
         let mut call = pin!(handled.instrument(span.clone()));
         // Asked once before the rest is set up: a handler that need not wait costs no more than its call.
         if poll!(call.as_mut()).is_pending() {
