@@ -7,6 +7,7 @@ mod polled;
 mod settlement;
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -51,6 +52,12 @@ pub trait MessageSource: Send + Sync + 'static {
 
     /// The kind of broker, by the name that OpenTelemetry has for it where it has one: `rabbitmq`, `aws_sqs`.
     fn system(&self) -> &'static str;
+
+    /// Says that at most `most` deliveries will be in hand at once, before the first `receive`. A source that takes
+    /// messages ahead sizes by it how many; others need not care, and the default does nothing.
+    fn expect_in_hand(&self, most: NonZeroUsize) {
+        let _ = most;
+    }
 
     /// Waits for a message.
     ///
@@ -151,6 +158,10 @@ impl<S: MessageSource> MessageSource for Arc<S> {
 
     fn system(&self) -> &'static str {
         (**self).system()
+    }
+
+    fn expect_in_hand(&self, most: NonZeroUsize) {
+        (**self).expect_in_hand(most);
     }
 
     fn receive(

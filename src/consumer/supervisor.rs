@@ -71,6 +71,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
     pub(super) fn new(consumer: QueueConsumer<S, H, T>) -> Self {
         let QueueConsumer { source, handler, decode, on_result, observers, clock, options, control } =
             consumer;
+        source.expect_in_hand(options.max_concurrent);
         // One slot more than there are loops: the supervisor's own, for what it puts back.
         let slots = (0..=options.max_concurrent.get()).map(|_| Slot::default()).collect();
         let work = Arc::new(Work {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -50,6 +51,7 @@ impl fmt::Debug for BoxReceipt {
 trait ErasedSource: Send + Sync + 'static {
     fn queue_name(&self) -> &str;
     fn system(&self) -> &'static str;
+    fn expect_in_hand(&self, most: NonZeroUsize);
     fn receive<'a>(
         &'a self,
         cancel: &'a CancellationToken,
@@ -74,6 +76,10 @@ impl<S: MessageSource> ErasedSource for S {
 
     fn system(&self) -> &'static str {
         MessageSource::system(self)
+    }
+
+    fn expect_in_hand(&self, most: NonZeroUsize) {
+        MessageSource::expect_in_hand(self, most);
     }
 
     fn receive<'a>(
@@ -137,6 +143,10 @@ impl MessageSource for DynSource {
 
     fn system(&self) -> &'static str {
         self.0.system()
+    }
+
+    fn expect_in_hand(&self, most: NonZeroUsize) {
+        self.0.expect_in_hand(most);
     }
 
     async fn receive(&self, cancel: &CancellationToken) -> Result<Option<Delivery<BoxReceipt>>> {
