@@ -3,7 +3,7 @@
 //! windlass is for services that work off a message queue. It pulls messages from a broker, runs a handler for each,
 //! and turns what the handler returned into one answer: done, again later, never again, or back to the queue. A crash,
 //! a cut connection, a panic, a payload that cannot be read, a shutdown: none of them loses a message. The same
-//! consumer runs on queues in memory, on a clock that a test moves by hand.
+//! consumer runs on RabbitMQ and on queues in memory, on a clock that a test moves by hand.
 //!
 //! ```
 //! # #[cfg(feature = "json")]
@@ -46,7 +46,8 @@
 //!
 //! 1. [`publisher`]: somebody sends it to a queue, and is told once the broker has it.
 //! 2. [`source`]: the contract that an adapter for a broker implements. [`receive`](MessageSource::receive) gives a
-//!    [`message`] with a receipt. [`memory`] is the adapter for queues in this process.
+//!    [`message`] with a receipt. [`memory`] is the adapter for queues in this process, `rabbitmq` the
+//!    one for RabbitMQ.
 //! 3. [`codec`]: its body is decoded; JSON, unless the service says otherwise.
 //! 4. [`handler`]: the service's own async function does the work. It returns a value or an error, and the error says
 //!    what kind of failure it is ([`HandlerError`]).
@@ -63,6 +64,8 @@
 //! | feature | default | what |
 //! |---|---|---|
 //! | `json` | yes | JSON payloads by serde: `QueueConsumer::new`, `codec::json` |
+//! | `rabbitmq` | no | RabbitMQ, on lapin with rustls: `windlass::rabbitmq` |
+//! | `schema` | no | a JSON schema of the configuration of RabbitMQ |
 //! | `conformance` | no | the suite that every adapter must pass, for authors of adapters: `windlass::conformance` |
 //!
 //! # Design
@@ -71,6 +74,9 @@
 //!
 //! - **A source names its queue and its system** ([`queue_name`](MessageSource::queue_name),
 //!   [`system`](MessageSource::system)). Events, spans and metrics need them, and only the source knows them.
+//! - **A source is told how many deliveries will be in hand** ([`expect_in_hand`](MessageSource::expect_in_hand)). A
+//!   prefetch below `max_concurrent` leaves loops idle, and one far above it keeps messages from other consumers; set in
+//!   two places, the two drift apart.
 //! - **[`NackReason::Retry`] has `counted: bool` and `delay: Option<Duration>`.** An open circuit postpones a message
 //!   that is not to blame, which must not use up an attempt; and the retry policy has to tell a delay that was left
 //!   open, which it fills in, from one that was chosen, which it keeps.
@@ -105,6 +111,8 @@ pub mod handler;
 pub mod memory;
 pub mod message;
 pub mod publisher;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 pub mod source;
 
 pub use consumer::{ConsumerHandle, QueueConsumer};

@@ -51,8 +51,13 @@ pub(crate) struct Content {
 impl Message {
     /// A message with this body, a random id (UUID v4), and nothing else set.
     pub fn new(body: impl Into<Bytes>) -> Self {
+        Self::with_known_id(Uuid::new_v4().to_string(), body)
+    }
+
+    /// As [`new`](Self::new), without the cost of an id that would be replaced.
+    pub(crate) fn with_known_id(id: impl Into<String>, body: impl Into<Bytes>) -> Self {
         let content = Content {
-            id: Uuid::new_v4().to_string(),
+            id: id.into(),
             body: body.into(),
             headers: Headers::new(),
             content_type: None,

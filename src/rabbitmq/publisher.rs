@@ -1,0 +1,152 @@
+//! The publisher: confirmed, mandatory, persistent.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::declare::{check_name, check_short, declare};
+use super::lane::{Address, Lane};
+use super::link::Link;
+use super::wire::{self, Outgoing};
+use super::{RabbitMq, ladder};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::Message;
+use crate::publisher::Publisher;
+
+/// Publishes to RabbitMQ. Cheap to clone; all clones, and the copies that sources make, go over one connection.
+///
+/// Each message is published as mandatory and persistent, and `publish` resolves once the broker has confirmed it. Many
+/// may be in flight at once. What a message carries beyond the common fields is set with
+/// [`Properties`](super::Properties):
+///
+/// ```
+/// use windlass::message::Message;
+/// use windlass::rabbitmq::Properties;
+///
+/// let urgent = Message::new("{}").with_metadata(Properties::new().with_priority(9));
+/// ```
+#[derive(Clone)]
+pub struct RabbitPublisher(RabbitMq);
+
+impl RabbitPublisher {
+    pub(super) fn new(rabbit: RabbitMq) -> Self {
+        Self(rabbit)
+    }
+
+    /// Sends `message` to an exchange, as [`publish`](Publisher::publish) does to a queue.
+    ///
+    /// # Errors
+    ///
+    /// As for [`publish`](Publisher::publish): `Unroutable` where nothing is bound to the exchange for this routing key;
+    /// `NotFound` where there is no such exchange.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker took the message.
+    pub async fn publish_to(&self, exchange: &str, routing_key: &str, message: Message) -> Result<()> {
+        let outgoing = self.outgoing(&message)?;
+        self.0.lanes().publish(Address::exchange(exchange, routing_key), outgoing).await
+    }
+
+    /// Sends `message` to `queue` so that it gets there after `delay`, rounded up to a [step of the ladder](ladder).
+    /// It waits in a queue on the broker, which is declared at its first use.
+    ///
+    /// # Errors
+    ///
+    /// As for [`publish`](Publisher::publish), but the queue is not looked for: where there is none when the delay
+    /// ends, RabbitMQ keeps the message in the wait queue. `Refused` where this user may not declare the wait queue, or
+    /// it is there with other arguments.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker took the message.
+    pub async fn publish_later(&self, queue: &str, message: Message, delay: Duration) -> Result<()> {
+        let outgoing = self.outgoing(&message)?;
+        self.0.lanes().publish_delayed(queue, outgoing, delay).await
+    }
+
+    fn outgoing(&self, message: &Message) -> Result<Outgoing> {
+        let outgoing = wire::outgoing(message, self.0.frame_max())?;
+        // The broker would close the channel over it, with all that is in flight there.
+        let user_id = outgoing.properties.user_id().as_ref();
+        if user_id.is_some_and(|user_id| user_id.as_str() != &*self.0.publishing().settings().user) {
+            return Err(Error::new(ErrorKind::Invalid, "publish")
+                .with_message("`user_id` is not the user that this connection logs in as: leave it out"));
+        }
+        Ok(outgoing)
+    }
+}
+
+impl Publisher for RabbitPublisher {
+    async fn publish(&self, queue: &str, message: Message) -> Result<()> {
+        let outgoing = self.outgoing(&message)?;
+        self.0.lanes().publish(Address::queue(queue), outgoing).await
+    }
+}
+
+impl fmt::Debug for RabbitPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitPublisher").finish_non_exhaustive()
+    }
+}
+
+/// The channels that publish. Queues and exchanges have one each: the broker closes a channel over an exchange that does
+/// not exist, and all that is in flight there is unknown then.
+pub(super) struct Lanes {
+    link: Link,
+    clock: Arc<dyn Clock>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    queues: OnceLock<Lane>,
+    exchanges: OnceLock<Lane>,
+}
+
+impl Lanes {
+    pub(super) fn new(
+        link: Link,
+        clock: Arc<dyn Clock>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { link, clock, tasks, stop, queues: OnceLock::new(), exchanges: OnceLock::new() }
+    }
+
+    pub(super) async fn publish(&self, address: Address, outgoing: Outgoing) -> Result<()> {
+        check_short("publish", "exchange", &address.exchange)?;
+        check_short("publish", "routing key", &address.routing_key)?;
+        let lane = if address.exchange.is_empty() { &self.queues } else { &self.exchanges };
+        let lane = lane.get_or_init(|| {
+            let (lane, driver) = Lane::new(self.link.clone(), Arc::clone(&self.clock), self.stop.clone());
+            self.tasks.spawn(driver);
+            lane
+        });
+        lane.publish(address, outgoing, self.link.settings().publish_timeout).await
+    }
+
+    /// Publishes to a wait queue, which is made where it is missing: it may have been deleted since it was last used, so
+    /// the broker is asked at each publish, by the mandatory flag.
+    pub(super) async fn publish_delayed(
+        &self,
+        queue: &str,
+        outgoing: Outgoing,
+        delay: Duration,
+    ) -> Result<()> {
+        if delay.is_zero() {
+            return self.publish(Address::queue(queue), outgoing).await;
+        }
+        check_name("publish", queue)?;
+        let waits = ladder::wait_queue(queue, delay);
+        match self.publish(Address::queue(&waits), outgoing.clone()).await {
+            Err(error) if error.kind() == ErrorKind::Unroutable => {}
+            done => return done,
+        }
+        declare(&self.link, &*self.clock, &waits, ladder::arguments(queue, delay))
+            .await
+            .map_err(|error| error.with_context("wait queue", &waits))?;
+        self.publish(Address::queue(waits), outgoing).await
+    }
+}

@@ -1,0 +1,261 @@
+//! The life of a source: one task opens its channel, consumes, hands back, notices what ends it, and begins again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::buffer::{Stage, Waiting};
+use super::moves;
+use super::receipt::RabbitReceipt;
+use super::running::Running;
+use super::session::Session;
+use super::window::Answer;
+use super::{Release, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::rabbitmq::event::RabbitEvent;
+
+/// How long a consumer must have stood for the loss of it to be no reason to wait.
+const STEADY: Duration = Duration::from_secs(10);
+
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    releases: mpsc::Receiver<Release>,
+    /// How often in a row a consumer could not be set up, or was lost soon.
+    failures: u32,
+    /// Nothing is to be consumed before somebody receives.
+    resting: bool,
+    /// What is buffered is to go back as soon as nothing is in hand.
+    held: bool,
+    seed: u64,
+}
+
+/// What came of something that can be interrupted.
+enum Waited<T> {
+    Done(T),
+    /// What was buffered is to go back, and nothing to come. Where nothing is consumed that is done at once.
+    Rest,
+    Stop,
+}
+
+/// How the time with one channel ended.
+enum End {
+    /// The source was closed.
+    Stopped,
+    /// Nothing is in hand, and nobody receives.
+    Rested,
+    /// The channel is gone, or its consumer.
+    Lost(Error),
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>, releases: mpsc::Receiver<Release>) -> Self {
+        Self {
+            shared,
+            releases,
+            failures: 0,
+            resting: true,
+            held: false,
+            seed: Uuid::new_v4().as_u64_pair().0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let over = self.keep().await.err().unwrap_or_else(|| Error::new(ErrorKind::Closed, "receive"));
+        self.shared.buffer.end(over);
+    }
+
+    /// Until the source is closed, or its connection will not come back, which is an error.
+    async fn keep(&mut self) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            if self.resting {
+                match self.interruptible(shared.buffer.wanted()).await {
+                    Waited::Done(()) => {
+                        self.resting = false;
+                        shared.buffer.set_stage(Stage::SettingUp(None));
+                    }
+                    Waited::Rest => continue,
+                    Waited::Stop => return Ok(()),
+                }
+            }
+            let live = match self.interruptible(shared.rabbit.consume().live()).await {
+                Waited::Done(live) => live?,
+                Waited::Rest => continue,
+                Waited::Stop => return Ok(()),
+            };
+            // One that is dropped half-way gives its channel back.
+            let failed = match self.interruptible(Running::set_up(&shared, live)).await {
+                Waited::Done(Ok(running)) => match self.serve_to_the_end(running).await {
+                    Some(failed) => failed,
+                    None => return Ok(()),
+                },
+                Waited::Done(Err(error)) => {
+                    self.failures = self.failures.saturating_add(1);
+                    shared.buffer.set_stage(Stage::SettingUp(Some(error.clone())));
+                    Some(error)
+                }
+                Waited::Rest => continue,
+                Waited::Stop => return Ok(()),
+            };
+            if let Waited::Stop = self.wait(failed).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does `work`, unless the source is closed or released first; then `work` is dropped.
+    async fn interruptible<T>(&mut self, work: impl Future<Output = T>) -> Waited<T> {
+        // `work` only waits, or gives back what it has when it is dropped.
+        tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => Waited::Stop,
+            Some(Release(answer)) = self.releases.recv() => {
+                self.resting = true;
+                self.shared.buffer.set_stage(Stage::Released);
+                // Whoever asked may have gone.
+                let _ = answer.send(Ok(()));
+                Waited::Rest
+            }
+            done = work => Waited::Done(done),
+        }
+    }
+
+    /// Waits before the next set-up: not at all after the loss of a consumer that had stood for a while.
+    async fn wait(&mut self, failed: Option<Error>) -> Waited<()> {
+        if self.failures == 0 || self.resting {
+            return Waited::Done(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let delay = shared.rabbit.consume().settings().backoff.delay(self.failures, self.seed);
+        if let Some(error) = failed {
+            let queue = shared.options.queue.clone();
+            shared.rabbit.events().tell(RabbitEvent::SetUpRefused { queue, error, delay });
+        }
+        self.interruptible(shared.rabbit.clock().sleep(delay)).await
+    }
+
+    /// Serves one channel from its consumer's confirmation to its end; `None` when the source was closed.
+    async fn serve_to_the_end(&mut self, mut running: Running) -> Option<Option<Error>> {
+        let shared = Arc::clone(&self.shared);
+        let queue = &shared.options.queue;
+        shared.rabbit.events().tell(RabbitEvent::Consuming { queue: queue.clone() });
+        let began = shared.rabbit.clock().now();
+        let end = self.serve(&mut running).await;
+        let steady = shared.rabbit.clock().now().saturating_duration_since(began) >= STEADY;
+        match end {
+            End::Stopped => {
+                running
+                    .end(Error::new(ErrorKind::Closed, "receive").with_message("the source was closed"))
+                    .await;
+                return None;
+            }
+            End::Rested => {
+                self.resting = true;
+                running.end(Error::new(ErrorKind::Stale, "settle").with_message("the source rests")).await;
+                shared.buffer.end_session(Stage::Released, None);
+            }
+            End::Lost(error) => {
+                self.failures = if steady { 0 } else { self.failures.saturating_add(1) };
+                self.resting = self.held || !running.consumes();
+                running.end(error.clone()).await;
+                let stage =
+                    if self.resting { Stage::Released } else { Stage::SettingUp(Some(error.clone())) };
+                shared.buffer.end_session(stage, Some(error.clone()));
+                shared.rabbit.events().tell(RabbitEvent::ConsumerLost { queue: queue.clone(), error });
+            }
+        }
+        Some(None)
+    }
+
+    async fn serve(&mut self, running: &mut Running) -> End {
+        let shared = Arc::clone(&self.shared);
+        let session = Arc::clone(running.session());
+        self.held = false;
+        loop {
+            let rests = self.held || !running.consumes();
+            // Each branch only waits, or takes deliveries in one step.
+            tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return End::Stopped,
+                Some(Release(answer)) = self.releases.recv() => {
+                    let released = if shared.options.single_active && running.consumes() {
+                        self.held = true;
+                        shared.buffer.set_stage(Stage::Held);
+                        Ok(())
+                    } else {
+                        // What is not requeued goes back with the channel.
+                        tokio::select! {
+                            biased;
+                            () = shared.stop.cancelled() => return End::Stopped,
+                            released = self.hand_back(running) => released,
+                        }
+                    };
+                    let failed = released.clone().err();
+                    // Whoever asked may have gone.
+                    let _ = answer.send(released);
+                    if let Some(error) = failed {
+                        return End::Lost(error);
+                    }
+                }
+                error = session.ended() => return End::Lost(error),
+                () = shared.buffer.wanted(), if rests => {
+                    if !self.held {
+                        // A consumer that was asked for goes with the channel.
+                        let consuming = tokio::select! {
+                            biased;
+                            () = shared.stop.cancelled() => return End::Stopped,
+                            consuming = running.consume(&shared) => consuming,
+                        };
+                        if let Err(error) = consuming {
+                            return End::Lost(error);
+                        }
+                    }
+                    self.held = false;
+                    shared.buffer.consuming(&session);
+                }
+                () = session.none_in_hand(), if self.held => return End::Rested,
+                came = running.next(), if running.consumes() => match came {
+                    Ok(deliveries) => self.add(&session, deliveries),
+                    Err(error) => return End::Lost(error),
+                },
+            }
+        }
+    }
+
+    fn add(&self, session: &Arc<Session>, deliveries: Vec<Waiting>) {
+        let (readable, unreadable): (Vec<_>, Vec<_>) =
+            deliveries.into_iter().partition(|waiting| waiting.unreadable.is_none());
+        self.shared.buffer.add(readable);
+        for Waiting { tag, message, unreadable } in unreadable {
+            let Some(cause) = unreadable else { continue };
+            let receipt = RabbitReceipt::new(Arc::clone(session), tag, message);
+            self.shared.rabbit.source_tasks().spawn(moves::give_up(Arc::clone(&self.shared), receipt, cause));
+        }
+    }
+
+    /// Cancels the consumer and requeues what nobody has received. The channel stays, for what is in hand.
+    async fn hand_back(&self, running: &mut Running) -> Result<()> {
+        let buffered = self.shared.buffer.release();
+        let late = running.cancel(&self.shared).await?;
+        let session = running.session();
+        // An answer that cannot be given leaves the message with the broker, where it belongs.
+        join_all(
+            buffered.into_iter().chain(late).map(|waiting| session.settle(waiting.tag, Answer::Requeue)),
+        )
+        .await;
+        Ok(())
+    }
+}
+
+/// However the task ends, by a panic too: nobody waits for it in vain.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let gone = Error::new(ErrorKind::Other, "receive").with_message("the task of the source has gone");
+        // Only where nothing was said yet.
+        self.shared.buffer.end(gone.with_transient(false));
+        self.shared.done.cancel();
+    }
+}

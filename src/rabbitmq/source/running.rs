@@ -1,0 +1,169 @@
+//! A channel that consumes: from `basic.qos` and `basic.consume` to its orderly end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::Shared;
+use super::buffer::Waiting;
+use super::session::Session;
+use crate::clock::{Clock, within};
+use crate::error::{Error, ErrorKind, Result};
+use crate::rabbitmq::error;
+use crate::rabbitmq::link::Live;
+use crate::rabbitmq::wire::{self, Received};
+
+/// How long each step of an orderly end may take. What the broker does not answer by then ends with the channel.
+const END_BOUND: Duration = Duration::from_secs(1);
+
+/// How many deliveries are passed on at once.
+const BATCH: usize = 64;
+
+/// A channel, its consumer while there is one, and the task that writes its answers.
+pub(super) struct Running {
+    session: Arc<Session>,
+    consumer: Option<lapin::Consumer>,
+    /// What ended the deliveries, until it is told.
+    failed: Option<Error>,
+    writer: Option<JoinHandle<()>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Running {
+    pub(super) async fn set_up(shared: &Shared, live: Arc<Live>) -> Result<Self> {
+        let clock = shared.rabbit.shared_clock();
+        let channel = live.channel(&*clock).await?;
+        let session = Session::new(channel, live, shared.counts_deliveries());
+        let writer = shared.rabbit.source_tasks().spawn(Arc::clone(&session).write_answers());
+        let mut running = Self { session, consumer: None, failed: None, writer: Some(writer), clock };
+        running.consume(shared).await?;
+        shared.buffer.consuming(&running.session);
+        Ok(running)
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(super) fn consumes(&self) -> bool {
+        self.consumer.is_some()
+    }
+
+    /// Begins to consume: the prefetch first, since it holds for consumers that come after it.
+    pub(super) async fn consume(&mut self, shared: &Shared) -> Result<()> {
+        let Session { channel, live, .. } = &*self.session;
+        let named = |error: Error| error.with_context("queue", &shared.options.queue);
+        let qos = channel.basic_qos(shared.prefetch(), BasicQosOptions { global: false });
+        live.answer(&*self.clock, "limit prefetch", qos).await.map_err(named)?;
+        // A tag that was never used before: the broker closes the connection over one that is.
+        let tag = format!("windlass-{}", Uuid::new_v4());
+        let options = BasicConsumeOptions::default();
+        let consume = channel.basic_consume(
+            shared.options.queue.as_str().into(),
+            tag.into(),
+            options,
+            FieldTable::default(),
+        );
+        self.consumer = Some(live.answer(&*self.clock, "consume", consume).await.map_err(named)?);
+        Ok(())
+    }
+
+    /// Waits for deliveries.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: what is taken is returned in the same step.
+    pub(super) async fn next(&mut self) -> Result<Vec<Waiting>> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let Some(consumer) = &mut self.consumer else { return std::future::pending().await };
+        let mut came = consumer.next().await;
+        let at = self.clock.wall();
+        let mut deliveries = Vec::new();
+        loop {
+            let error = match came {
+                // What was on its way when the channel ended is stale: nobody shall see it.
+                Some(Ok(_)) if self.session.is_over() => None,
+                Some(Ok(delivery)) => {
+                    deliveries.push(waiting(&self.session, delivery, at));
+                    None
+                }
+                Some(Err(error)) => Some(error::classify("consume", &error)),
+                None => Some(
+                    Error::new(ErrorKind::NotFound, "consume")
+                        .with_message("the broker cancelled the consumer: was the queue deleted?"),
+                ),
+            };
+            if let Some(error) = error {
+                self.failed = Some(error.clone());
+                return if deliveries.is_empty() { Err(error) } else { Ok(deliveries) };
+            }
+            if deliveries.len() >= BATCH {
+                return Ok(deliveries);
+            }
+            match consumer.next().now_or_never() {
+                Some(more) => came = more,
+                None => return Ok(deliveries),
+            }
+        }
+    }
+
+    /// Cancels the consumer; returns what had come and was not passed on.
+    pub(super) async fn cancel(&mut self, shared: &Shared) -> Result<Vec<Waiting>> {
+        let Some(mut consumer) = self.consumer.take() else { return Ok(Vec::new()) };
+        let Session { channel, live, .. } = &*self.session;
+        let cancel = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+        live.answer(&*self.clock, "cancel consumer", cancel)
+            .await
+            .map_err(|error| error.with_context("queue", &shared.options.queue))?;
+        // The broker confirms only after the last delivery.
+        let at = self.clock.wall();
+        let mut late = Vec::new();
+        while let Some(Some(Ok(delivery))) = consumer.next().now_or_never() {
+            late.push(waiting(&self.session, delivery, at));
+        }
+        Ok(late)
+    }
+
+    /// Ends it in order: what was settled is written, then the channel closed, which gives the rest back.
+    pub(super) async fn end(mut self, why: Error) {
+        let clock = Arc::clone(&self.clock);
+        self.session.finish();
+        if let Some(mut writer) = self.writer.take() {
+            // It panics only where this crate is wrong, and nothing is left to be done here then.
+            if within(&*clock, END_BOUND, &mut writer).await.is_none() {
+                // What it waits for is given up with the session.
+                self.session.end(why.clone());
+                let _ = writer.await;
+            }
+        }
+        self.session.end(why);
+        if self.session.channel.status().connected() {
+            // A channel that does not close is closed with its connection.
+            let _ = within(&*clock, END_BOUND, self.session.channel.close(200, "done".into())).await;
+        }
+    }
+}
+
+/// However it ends, dropped too: nothing of it can be settled any more.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.session.end(Error::new(ErrorKind::Closed, "receive"));
+    }
+}
+
+fn waiting(session: &Session, delivery: lapin::message::Delivery, at: std::time::SystemTime) -> Waiting {
+    let tag = delivery.delivery_tag;
+    session.delivered(tag);
+    let Received { mut message, unreadable } = wire::received(delivery, at);
+    if !session.counts_deliveries {
+        message = message.with_delivery_count(None);
+    }
+    Waiting { tag, message, unreadable: unreadable.map(|unreadable| unreadable.cause()) }
+}
