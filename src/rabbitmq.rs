@@ -96,6 +96,7 @@ mod publisher;
 mod returns;
 mod runtime;
 mod source;
+mod unwritten;
 mod wire;
 
 use std::fmt;
@@ -184,7 +185,8 @@ impl RabbitMq {
             Link::start(options, &tasks)
         };
         let (consume, publish) = (link(Role::Consume), link(Role::Publish));
-        let lanes = Lanes::new(publish.clone(), Arc::clone(&clock), tasks.clone(), stop.clone());
+        let lanes =
+            Lanes::new(publish.clone(), consume.clone(), Arc::clone(&clock), tasks.clone(), stop.clone());
         let (closing, sources) = (CancellationToken::new(), TaskTracker::new());
         let rabbit =
             Self(Arc::new(Handle { clock, events, consume, publish, lanes, closing, stop, sources, tasks }));

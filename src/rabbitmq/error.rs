@@ -93,10 +93,19 @@ fn of_protocol(error: &AMQPError) -> ErrorKind {
     }
 }
 
-/// What the broker said, without the prefix of each of lapin's layers.
+/// Whether this user has no right to it: 403, one of the codes that are `Refused`.
+pub(super) fn is_forbidden(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused && error.message().is_some_and(|text| text.starts_with("403 "))
+}
+
+/// What the broker said, without the prefix of each of lapin's layers, and without the user that it names at the end.
 pub(super) fn text(error: &lapin::Error) -> String {
-    match error.kind() {
+    let text = match error.kind() {
         lapin::ErrorKind::ProtocolError(error) => format!("{} {}", error.get_id(), error.get_message()),
         _ => error.to_string(),
+    };
+    match text.split_once(" refused for user '") {
+        Some((before, _)) => format!("{before} refused for this user"),
+        None => text,
     }
 }

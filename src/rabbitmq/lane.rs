@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, poll};
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::error;
 use super::link::{Link, Live};
 use super::returns::{Confirmed, Identity, Publishes};
+use super::unwritten::{Unwritten, Writing};
 use super::wire::Outgoing;
 use crate::clock::{Clock, within};
 use crate::error::{Error, ErrorKind, Result};
@@ -104,6 +106,7 @@ impl Lane {
             trouble: Arc::clone(&trouble),
             failures: 0,
             stop,
+            held: None,
         };
         (Self { requests, link, clock, trouble }, driver.run())
     }
@@ -166,9 +169,12 @@ struct Told {
 struct Open {
     live: Arc<Live>,
     channel: lapin::Channel,
+    unwritten: Unwritten,
     sequence: u64,
     publishes: Publishes<oneshot::Sender<Result<()>>>,
     confirms: FuturesUnordered<BoxFuture<'static, Told>>,
+    /// Which publish the broker closed the channel over, as far as is known, once it has.
+    culprit: Option<Option<u64>>,
 }
 
 /// The task.
@@ -180,6 +186,8 @@ struct Driver {
     /// How often in a row the channel could not be opened.
     failures: u32,
     stop: CancellationToken,
+    /// Taken, when the channel was gone: the next one sends it.
+    held: Option<Request>,
 }
 
 impl Driver {
@@ -222,7 +230,7 @@ impl Driver {
     }
 
     async fn refuse_all(&mut self, error: Error) {
-        while let Some(request) = self.requests.recv().await {
+        while let Some(request) = self.next().await {
             if request.stage.decide(Stage::HANDED_OVER) {
                 // Nobody waits for it any more.
                 let _ = request.answer.send(Err(error.clone()));
@@ -230,20 +238,35 @@ impl Driver {
         }
     }
 
+    async fn next(&mut self) -> Option<Request> {
+        match self.held.take() {
+            Some(request) => Some(request),
+            None => self.requests.recv().await,
+        }
+    }
+
     /// Publishes on one channel until it is gone. False when nobody publishes any more.
     async fn serve(&mut self, mut open: Open) -> bool {
         while open.is_usable() {
-            let blocked = open.live.is_blocked();
+            let (blocked, has_room) = (open.live.is_blocked(), open.unwritten.has_room());
             // A request or a confirm that is taken is dealt with in the same step; the others only wait.
             tokio::select! {
                 biased;
                 Some(told) = open.confirms.next() => open.round(told),
                 () = open.live.blocked_is_not(blocked) => {}
+                () = open.unwritten.fewer(), if !has_room => {}
                 // Nothing is written to a connection that is blocked: what waits here was not sent.
-                request = self.requests.recv(), if !blocked => {
+                request = self.next(), if !blocked && has_room => {
                     let Some(request) = request else { return false };
+                    if !open.is_usable() {
+                        self.held = Some(request);
+                        break;
+                    }
                     open.publish(request).await;
                     for _ in 0..BATCH {
+                        if !open.unwritten.has_room() || !open.is_usable() {
+                            break;
+                        }
                         let Ok(request) = self.requests.try_recv() else { break };
                         open.publish(request).await;
                     }
@@ -264,9 +287,11 @@ impl Open {
         Ok(Self {
             live,
             channel,
+            unwritten: Unwritten::default(),
             sequence: 0,
             publishes: Publishes::default(),
             confirms: FuturesUnordered::new(),
+            culprit: None,
         })
     }
 
@@ -285,8 +310,9 @@ impl Open {
         let Address { exchange, routing_key } = address;
         let Outgoing { properties, body } = outgoing;
         let message_id = properties.message_id().as_ref().map(ToString::to_string);
-        let identity = Identity { exchange, routing_key, message_id, body };
-        let mut confirm = confirmed(self.channel.clone(), sequence, &identity, properties).boxed();
+        let identity = Identity { exchange, routing_key, message_id, len: body.len() };
+        let content = (properties, body, self.unwritten.add(identity.len));
+        let mut confirm = confirmed(self.channel.clone(), sequence, &identity, content).boxed();
         match poll!(confirm.as_mut()) {
             Poll::Pending => {
                 self.publishes.sent(sequence, identity, answer);
@@ -331,17 +357,16 @@ impl Open {
 
     /// The channel went before the confirm came.
     fn fail(&mut self, sequence: u64, error: &lapin::Error) {
-        let Some((identity, answer)) = self.publishes.remove(sequence) else { return };
-        let text = error::text(error);
         let failed = error::classify("publish", error);
-        // The broker closes the channel over a missing exchange, and names it; others on the channel are not to blame.
-        let culprit = failed.kind() == ErrorKind::NotFound
-            && !identity.exchange.is_empty()
-            && text.contains(&format!("'{}'", identity.exchange));
-        let failed = if culprit {
+        // Looked for once, while all that went with the channel are still there.
+        let culprit = *self
+            .culprit
+            .get_or_insert_with(|| self.publishes.last(|identity| is_over(&failed, &identity.exchange)));
+        let Some((identity, answer)) = self.publishes.remove(sequence) else { return };
+        let failed = if culprit == Some(sequence) {
             failed.with_context("exchange", identity.exchange)
         } else {
-            Error::new(ErrorKind::Unconfirmed, "publish").with_message(text)
+            Error::new(ErrorKind::Unconfirmed, "publish").with_message(error::text(error))
         };
         let _ = answer.send(Err(failed));
     }
@@ -352,6 +377,15 @@ impl Open {
             self.round(told);
         }
     }
+}
+
+/// Whether the broker closed the channel over a message to this exchange, which is missing, or this user has no right to.
+/// It names the exchange and not the message. The last one that was sent there was surely not taken; those before it may
+/// have been, while the exchange was there.
+fn is_over(failed: &Error, exchange: &str) -> bool {
+    let name = if exchange.is_empty() { "amq.default" } else { exchange };
+    let names = |text: &str| text.contains(&format!("exchange '{name}'"));
+    matches!(failed.kind(), ErrorKind::NotFound | ErrorKind::Refused) && failed.message().is_some_and(names)
 }
 
 /// lapin looks at the state of the channel before it takes a message.
@@ -365,19 +399,20 @@ fn confirmed(
     channel: lapin::Channel,
     sequence: u64,
     identity: &Identity,
-    properties: BasicProperties,
+    (properties, body, writing): (BasicProperties, Bytes, Writing),
 ) -> impl Future<Output = Told> + Send + use<> {
     let exchange = identity.exchange.as_str().into();
     let routing_key = identity.routing_key.as_str().into();
-    let body = identity.body.clone();
     async move {
         // Without the mandatory flag, RabbitMQ confirms a message to a queue that does not exist.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirmation =
-            match channel.basic_publish(exchange, routing_key, options, &body, properties).await {
-                Ok(confirm) => confirm.await,
-                Err(error) => Err(error),
-            };
+        let written = channel.basic_publish(exchange, routing_key, options, &body, properties).await;
+        // The confirm may be a long time coming, or never come.
+        drop((body, writing));
+        let confirmation = match written {
+            Ok(confirm) => confirm.await,
+            Err(error) => Err(error),
+        };
         Told { sequence, confirmation }
     }
 }
@@ -387,6 +422,6 @@ fn identity_of(returned: &lapin::message::Delivery) -> Identity {
         exchange: returned.exchange.to_string(),
         routing_key: returned.routing_key.to_string(),
         message_id: returned.properties.message_id().as_ref().map(ToString::to_string),
-        body: returned.data.clone().into(),
+        len: returned.data.len(),
     }
 }

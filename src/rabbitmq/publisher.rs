@@ -1,9 +1,13 @@
 //! The publisher: confirmed, mandatory, persistent.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use lapin::types::FieldTable;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -11,7 +15,7 @@ use super::declare::{check_name, check_short, declare};
 use super::lane::{Address, Lane};
 use super::link::Link;
 use super::wire::{self, Outgoing};
-use super::{RabbitMq, ladder};
+use super::{RabbitMq, error, ladder};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
@@ -27,7 +31,7 @@ use crate::publisher::Publisher;
 /// use windlass::message::Message;
 /// use windlass::rabbitmq::Properties;
 ///
-/// let urgent = Message::new("{}").with_metadata(Properties::new().with_priority(9));
+/// let urgent = Message::new("{}").with_metadata(Properties::default().with_priority(9));
 /// ```
 #[derive(Clone)]
 pub struct RabbitPublisher(RabbitMq);
@@ -98,21 +102,33 @@ impl fmt::Debug for RabbitPublisher {
 /// not exist, and all that is in flight there is unknown then.
 pub(super) struct Lanes {
     link: Link,
+    /// Over it wait queues are declared: an alarm does not block it.
+    consume: Link,
     clock: Arc<dyn Clock>,
     tasks: TaskTracker,
     stop: CancellationToken,
     queues: OnceLock<Lane>,
     exchanges: OnceLock<Lane>,
+    /// The wait queues that are as they must be, unless somebody deleted them since: a few for each work queue.
+    known: Mutex<HashSet<String>>,
+    /// The wait queues that are being made.
+    making: Mutex<HashMap<String, WeakShared<BoxFuture<'static, Result<()>>>>>,
 }
+
+/// A declare that any number may wait for.
+type Making = Shared<BoxFuture<'static, Result<()>>>;
 
 impl Lanes {
     pub(super) fn new(
         link: Link,
+        consume: Link,
         clock: Arc<dyn Clock>,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self { link, clock, tasks, stop, queues: OnceLock::new(), exchanges: OnceLock::new() }
+        let (queues, exchanges) = (OnceLock::new(), OnceLock::new());
+        let (known, making) = (Mutex::default(), Mutex::default());
+        Self { link, consume, clock, tasks, stop, queues, exchanges, known, making }
     }
 
     pub(super) async fn publish(&self, address: Address, outgoing: Outgoing) -> Result<()> {
@@ -127,8 +143,9 @@ impl Lanes {
         lane.publish(address, outgoing, self.link.settings().publish_timeout).await
     }
 
-    /// Publishes to a wait queue, which is made where it is missing: it may have been deleted since it was last used, so
-    /// the broker is asked at each publish, by the mandatory flag.
+    /// Publishes to a wait queue, which is declared at its first use: out of one that is there with other arguments the
+    /// message might never come back. It may be deleted later, so the broker is asked at each publish, by the mandatory
+    /// flag.
     pub(super) async fn publish_delayed(
         &self,
         queue: &str,
@@ -140,13 +157,46 @@ impl Lanes {
         }
         check_name("publish", queue)?;
         let waits = ladder::wait_queue(queue, delay);
-        match self.publish(Address::queue(&waits), outgoing.clone()).await {
-            Err(error) if error.kind() == ErrorKind::Unroutable => {}
-            done => return done,
+        if self.known().contains(&waits) {
+            match self.publish(Address::queue(&waits), outgoing.clone()).await {
+                // A quorum queue that is just being made is found already, and refuses what comes.
+                Err(error) if matches!(error.kind(), ErrorKind::Unroutable | ErrorKind::Refused) => {}
+                done => return done,
+            }
         }
-        declare(&self.link, &*self.clock, &waits, ladder::arguments(queue, delay))
-            .await
-            .map_err(|error| error.with_context("wait queue", &waits))?;
-        self.publish(Address::queue(waits), outgoing).await
+        let made = self.make(&waits, ladder::arguments(queue, delay)).await;
+        let forbidden = match made.map_err(|error| error.with_context("wait queue", &waits)) {
+            Ok(()) => None,
+            // Then somebody who may has made it, or the broker returns what is sent there.
+            Err(error) if error::is_forbidden(&error) => Some(error),
+            Err(error) => return Err(error),
+        };
+        match (self.publish(Address::queue(&waits), outgoing).await, forbidden) {
+            (Err(error), Some(forbidden)) if error.kind() == ErrorKind::Unroutable => Err(forbidden),
+            (Err(error), _) => Err(error),
+            (Ok(()), _) => {
+                self.known().insert(waits);
+                Ok(())
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a wait queue. Those that need the same one at the same time wait for the same declare: the broker answers
+    /// another one before the queue is ready.
+    fn make(&self, queue: &str, arguments: FieldTable) -> Making {
+        let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that are done, or that nobody waits for any more, go.
+        making.retain(|_, made| made.upgrade().is_some_and(|made| made.peek().is_none()));
+        if let Some(made) = making.get(queue).and_then(WeakShared::upgrade) {
+            return made;
+        }
+        let (link, clock, name) = (self.consume.clone(), Arc::clone(&self.clock), queue.to_owned());
+        let made = async move { declare(&link, &*clock, &name, arguments).await }.boxed().shared();
+        making.extend(made.downgrade().map(|made| (queue.to_owned(), made)));
+        made
     }
 }

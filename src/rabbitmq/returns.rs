@@ -5,9 +5,7 @@
 //! is any of them. What can be relied on is that returns come in the order of publishing, and that the one of a message is
 //! in lapin's queue before its confirm.
 
-use std::collections::BTreeMap;
-
-use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -17,7 +15,8 @@ pub(super) struct Identity {
     pub(super) exchange: String,
     pub(super) routing_key: String,
     pub(super) message_id: Option<String>,
-    pub(super) body: Bytes,
+    /// Of the body. The body itself would stay here for as long as a queue does not confirm.
+    pub(super) len: usize,
 }
 
 /// What the broker said to one publish, as lapin tells it.
@@ -35,38 +34,38 @@ struct Entry<W> {
     identity: Identity,
     waiter: W,
     returned: bool,
-    stage: Stage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Sent,
-    /// Acked, but its own return may be behind others in lapin's queue.
-    Undecided,
 }
 
 /// The publishes of one channel that have no outcome yet.
 #[derive(Debug)]
 pub(super) struct Publishes<W> {
     entries: BTreeMap<u64, Entry<W>>,
+    /// Those that are acked, but their own return may be behind others in lapin's queue.
+    undecided: BTreeSet<u64>,
     /// The latest publish that was returned: the returns of all before it have been seen.
     returned_up_to: u64,
 }
 
 impl<W> Default for Publishes<W> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), returned_up_to: 0 }
+        Self { entries: BTreeMap::new(), undecided: BTreeSet::new(), returned_up_to: 0 }
     }
 }
 
 impl<W> Publishes<W> {
     pub(super) fn sent(&mut self, sequence: u64, identity: Identity, waiter: W) {
-        self.entries.insert(sequence, Entry { identity, waiter, returned: false, stage: Stage::Sent });
+        self.entries.insert(sequence, Entry { identity, waiter, returned: false });
     }
 
     /// Takes out one that got no confirm.
     pub(super) fn remove(&mut self, sequence: u64) -> Option<(Identity, W)> {
+        self.undecided.remove(&sequence);
         self.entries.remove(&sequence).map(|entry| (entry.identity, entry.waiter))
+    }
+
+    /// The last one that is as wanted.
+    pub(super) fn last(&self, wanted: impl Fn(&Identity) -> bool) -> Option<u64> {
+        self.entries.iter().rev().find(|(_, entry)| wanted(&entry.identity)).map(|(sequence, _)| *sequence)
     }
 
     /// Takes note of all confirms that lapin has told up to now; returns what is decided.
@@ -79,47 +78,37 @@ impl<W> Publishes<W> {
         let seen_all = confirms.iter().any(|confirm| confirm.returned.is_none());
         let mut decided = Vec::new();
         if seen_all {
-            let undecided = |entry: &Entry<W>| entry.stage == Stage::Undecided;
-            decided.extend(self.decide(|_, entry| undecided(entry)));
+            let before = std::mem::take(&mut self.undecided);
+            decided.extend(before.into_iter().filter_map(|sequence| self.decide(sequence)));
         }
-        for confirm in confirms {
-            let Some(entry) = self.entries.get_mut(&confirm.sequence) else { continue };
-            entry.stage = Stage::Undecided;
-            if confirm.nacked {
+        for Confirmed { sequence, nacked, returned } in confirms {
+            if nacked {
                 let refused = Error::new(ErrorKind::Refused, "publish")
                     .with_message("the broker did not take it: is the queue full?");
-                if let Some((_, waiter)) = self.remove(confirm.sequence) {
-                    decided.push((waiter, Err(refused)));
-                }
-            } else if confirm.returned.is_none() {
-                decided.extend(self.decide(|sequence, _| sequence == confirm.sequence));
+                decided.extend(self.remove(sequence).map(|(_, waiter)| (waiter, Err(refused))));
+            } else if returned.is_none() {
+                decided.extend(self.decide(sequence));
+            } else if self.entries.contains_key(&sequence) {
+                self.undecided.insert(sequence);
             }
         }
         // Once nothing is on its way, all returns have been seen: each came with a confirm of its own.
-        let quiet = self.entries.values().all(|entry| entry.stage == Stage::Undecided);
-        let seen = self.returned_up_to;
-        decided.extend(self.decide(|sequence, entry| {
-            entry.stage == Stage::Undecided && (quiet || entry.returned || seen > sequence)
-        }));
+        let quiet = self.undecided.len() == self.entries.len();
+        let is_seen = |sequence: &u64| {
+            quiet
+                || *sequence < self.returned_up_to
+                || self.entries.get(sequence).is_some_and(|entry| entry.returned)
+        };
+        let seen: Vec<u64> = self.undecided.iter().copied().filter(is_seen).collect();
+        decided.extend(seen.into_iter().filter_map(|sequence| self.decide(sequence)));
         decided
     }
 
-    /// The outcome of those that `which` says can be decided: acked, or acked after a return.
-    fn decide(&mut self, which: impl Fn(u64, &Entry<W>) -> bool) -> Vec<(W, Result<()>)> {
-        let decided: Vec<u64> = self
-            .entries
-            .iter()
-            .filter(|(sequence, entry)| which(**sequence, entry))
-            .map(|(at, _)| *at)
-            .collect();
-        decided
-            .into_iter()
-            .filter_map(|sequence| self.entries.remove(&sequence))
-            .map(|entry| {
-                let outcome = if entry.returned { Err(unroutable(&entry.identity)) } else { Ok(()) };
-                (entry.waiter, outcome)
-            })
-            .collect()
+    /// The outcome of one that was acked, and whose return would have been seen.
+    fn decide(&mut self, sequence: u64) -> Option<(W, Result<()>)> {
+        self.undecided.remove(&sequence);
+        let Entry { identity, waiter, returned } = self.entries.remove(&sequence)?;
+        Some((waiter, if returned { Err(unroutable(&identity)) } else { Ok(()) }))
     }
 
     /// The earliest that looks like it: equal ones are returned in the order in which they were sent.
@@ -149,18 +138,11 @@ fn unroutable(identity: &Identity) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::{Confirmed, Identity, Publishes};
     use crate::error::{ErrorKind, Result};
 
     fn identity(key: &str) -> Identity {
-        Identity {
-            exchange: String::new(),
-            routing_key: key.to_owned(),
-            message_id: None,
-            body: Bytes::from_static(b"x"),
-        }
+        Identity { exchange: String::new(), routing_key: key.to_owned(), message_id: None, len: 1 }
     }
 
     fn confirmed(sequence: u64, returned: Option<&str>) -> Confirmed {

@@ -19,7 +19,9 @@ use crate::source::{Cause, DeadLetter, NackReason};
 /// How long a message that no handler can be given stays in hand where it cannot be dead-lettered either.
 const GIVE_UP_AGAIN: Duration = Duration::from_secs(5);
 
-pub(super) async fn nack(shared: &Shared, receipt: RabbitReceipt, reason: NackReason) -> Result<()> {
+pub(super) async fn nack(shared: &Shared, mut receipt: RabbitReceipt, reason: NackReason) -> Result<()> {
+    // Whoever waits for the copy to be taken may give up.
+    receipt.go_back_unless_settled();
     if receipt.session().is_over() {
         // Says `Stale`, and sends nothing: no copy either.
         return receipt.settle(Answer::Requeue).await;

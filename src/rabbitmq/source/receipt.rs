@@ -15,12 +15,20 @@ pub struct RabbitReceipt {
     tag: u64,
     /// For the copies of a retry and a dead letter.
     message: Message,
+    /// Whether the message is to go back when nothing else becomes of it.
+    goes_back: bool,
 }
 
 impl RabbitReceipt {
     pub(super) fn new(session: Arc<Session>, tag: u64, message: Message) -> Self {
         session.handed_out();
-        Self { session, tag, message }
+        Self { session, tag, message, goes_back: false }
+    }
+
+    /// From here on, a message that is dropped unsettled goes back to its queue: it would take up the prefetch for as
+    /// long as the channel lives.
+    pub(super) fn go_back_unless_settled(&mut self) {
+        self.goes_back = true;
     }
 
     pub(super) fn message(&self) -> &Message {
@@ -39,6 +47,9 @@ impl RabbitReceipt {
 
 impl Drop for RabbitReceipt {
     fn drop(&mut self) {
+        if self.goes_back {
+            self.session.requeue_unless_settled(self.tag);
+        }
         self.session.given_back();
     }
 }

@@ -95,10 +95,11 @@ impl Running {
                     None
                 }
                 Some(Err(error)) => Some(error::classify("consume", &error)),
-                None => Some(
-                    Error::new(ErrorKind::NotFound, "consume")
-                        .with_message("the broker cancelled the consumer: was the queue deleted?"),
-                ),
+                // It does not say why. RabbitMQ 4.3 does so where a delivery of a quorum queue is unsettled for too long.
+                None => Some(Error::new(ErrorKind::NotFound, "consume").with_message(
+                    "the broker cancelled the consumer: was the queue deleted, or a delivery unsettled for longer \
+                     than its consumer_timeout?",
+                )),
             };
             if let Some(error) = error {
                 self.failed = Some(error.clone());

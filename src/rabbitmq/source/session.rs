@@ -117,6 +117,17 @@ impl Session {
         written.await.unwrap_or_else(|_| Err(self.stale(answer)))
     }
 
+    /// Requeues a delivery, unless it was settled. Nobody waits for that.
+    pub(super) fn requeue_unless_settled(&self, tag: u64) {
+        let settled = {
+            let mut answers = self.lock();
+            answers.over || answers.window.settle(tag, Answer::Requeue, oneshot::channel().0).is_err()
+        };
+        if !settled {
+            self.answered.notify_one();
+        }
+    }
+
     fn stale(&self, answer: Answer) -> Error {
         let operation = if answer == Answer::Ack { "ack" } else { "nack" };
         let error = Error::new(ErrorKind::Stale, operation);

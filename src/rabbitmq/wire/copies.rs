@@ -6,6 +6,7 @@ use super::Outgoing;
 use super::attempt::{ATTEMPT, attempt_value};
 use super::broker::{SENDER_SELECTED, clean, tells_how_it_came};
 use super::draft::{DROPPED, Draft, TooLarge};
+use super::guard::UNREADABLE;
 use super::properties::{Delivered, Properties, invalid};
 use crate::error::{Error, Result};
 use crate::message::{Headers, Message};
@@ -53,6 +54,8 @@ pub(in crate::rabbitmq) fn dead_letter_copy(
     // Of an earlier end; this one may fit.
     headers.remove(DROPPED);
     headers.remove(ATTEMPT);
+    // The cause says it. Whoever reads the dead letters is not to take one for a message that came so.
+    headers.remove(UNREADABLE);
     let headers = letter.stamp(headers);
     let mut draft = Draft::of_received(message, &carried(message), &headers)?;
     draft.trim(frame_max);
