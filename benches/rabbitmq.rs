@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
 };
@@ -107,10 +106,10 @@ impl Bench {
         publish_raw(&self.confirming().await, queue, MESSAGES, 1_000).await;
     }
 
-    async fn confirming(&self) -> Channel {
+    async fn confirming(&self) -> Arc<Channel> {
         let channel = self.raw.channel().await;
         channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-        channel
+        Arc::new(channel)
     }
 
     /// As many tasks as given share a consumer, and ack each message alone.
@@ -198,38 +197,51 @@ impl Bench {
     }
 }
 
-/// `count` publishes with `in_flight` at a time, each by lapin's own.
-async fn publish_raw(channel: &Channel, queue: &str, count: usize, in_flight: usize) -> Duration {
-    let body = vec![b'x'; 200];
-    let start = now();
-    let one = || async {
-        let properties = BasicProperties::default().with_delivery_mode(2);
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirm =
-            channel.basic_publish("".into(), queue.into(), options, &body, properties).await.unwrap();
-        assert!(confirm.await.unwrap().is_ack());
+/// `count` publishes by as many tasks as are to be in flight at once, as handlers do it.
+async fn publish_raw(channel: &Arc<Channel>, queue: &str, count: usize, in_flight: usize) -> Duration {
+    let (channel, queue) = (Arc::clone(channel), Arc::<str>::from(queue));
+    let one = move || {
+        let (channel, queue) = (Arc::clone(&channel), Arc::clone(&queue));
+        async move {
+            let properties = BasicProperties::default().with_delivery_mode(2);
+            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+            let publish = channel.basic_publish("".into(), (&*queue).into(), options, &BODY, properties);
+            assert!(publish.await.unwrap().await.unwrap().is_ack());
+        }
     };
-    all(count, in_flight, one).await;
-    now() - start
+    all(count, in_flight, one).await
 }
 
 async fn publish(publisher: &RabbitPublisher, queue: &str, count: usize, in_flight: usize) -> Duration {
-    let body = vec![b'x'; 200];
-    let start = now();
-    let one = || async { publisher.publish(queue, Message::new(body.clone())).await.unwrap() };
-    all(count, in_flight, one).await;
-    now() - start
+    let (publisher, queue) = (publisher.clone(), Arc::<str>::from(queue));
+    let one = move || {
+        let (publisher, queue) = (publisher.clone(), Arc::clone(&queue));
+        async move { publisher.publish(&queue, Message::new(&BODY[..])).await.unwrap() }
+    };
+    all(count, in_flight, one).await
 }
 
-async fn all<F: Future<Output = ()>>(count: usize, in_flight: usize, one: impl Fn() -> F) {
-    let mut running = FuturesUnordered::new();
-    for _ in 0..count {
-        if running.len() == in_flight {
-            running.next().await;
-        }
-        running.push(one());
+const BODY: [u8; 200] = [b'x'; 200];
+
+async fn all<F>(count: usize, in_flight: usize, one: impl Fn() -> F + Clone + Send + 'static) -> Duration
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let start = now();
+    let tasks: Vec<_> = (0..in_flight)
+        .map(|_| {
+            let one = one.clone();
+            tokio::spawn(async move {
+                for _ in 0..count / in_flight {
+                    one().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
     }
-    while running.next().await.is_some() {}
+    now() - start
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

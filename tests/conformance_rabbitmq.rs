@@ -3,6 +3,8 @@
 //! The broker is a node of the tests' own; which series it runs is chosen by `RABBITMQ_BIN`.
 
 #![cfg(feature = "rabbitmq")]
+// Clippy takes the helpers of a test for code that is shipped.
+#![allow(clippy::expect_used)]
 
 #[path = "support/rabbit/mod.rs"]
 mod rabbit;

@@ -123,7 +123,7 @@ impl Attempt<'_> {
     async fn run(&self, clock: &dyn Clock) -> Result<Connected> {
         let host = self.address();
         let bound = self.config.connect_timeout;
-        let connected = match within(clock, bound, self.dial()).await {
+        let connected = match within(clock, bound, self.dial(clock)).await {
             Some(connected) => connected,
             None => {
                 Err(Error::new(ErrorKind::Timeout, "connect").with_message(format!("not within {bound:?}")))
@@ -136,7 +136,7 @@ impl Attempt<'_> {
         self.host.clone().with_port(self.port).to_string()
     }
 
-    async fn dial(&self) -> Result<Connected> {
+    async fn dial(&self, clock: &dyn Clock) -> Result<Connected> {
         let io = |error: io::Error| disconnected(&error);
         let name = self.host.name.as_str();
         let stream = TcpStream::connect((name, self.port)).await.map_err(io)?;
@@ -155,9 +155,14 @@ impl Attempt<'_> {
         };
         // The broker says how large a frame may be.
         let stream = Guarded::new(stream, Guard::new(0));
-        let connection = runtime::connect(self.uri(), stream, self.properties())
-            .await
-            .map_err(|error| error::connecting(&error, &self.config.user))?;
+        let connection =
+            runtime::connect(self.uri(), stream, self.properties(), clock).await.map_err(|error| {
+                match error.kind() {
+                    // By TLS 1.3 the broker says only after the handshake what it thinks of our certificate.
+                    lapin::ErrorKind::IOError(error) if self.tls.is_some() => tls_failed(error),
+                    _ => error::connecting(&error, &self.config.user),
+                }
+            })?;
         Ok(Connected { connection, socket, host: self.address() })
     }
 

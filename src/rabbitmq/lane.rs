@@ -168,7 +168,8 @@ struct Told {
 /// A channel in confirm mode, and what was published on it.
 struct Open {
     live: Arc<Live>,
-    channel: lapin::Channel,
+    /// Shared, since a clone of lapin's counts a dozen references.
+    channel: Arc<lapin::Channel>,
     unwritten: Unwritten,
     sequence: u64,
     publishes: Publishes<oneshot::Sender<Result<()>>>,
@@ -286,7 +287,7 @@ impl Open {
         live.answer(clock, "ask for confirms", select).await?;
         Ok(Self {
             live,
-            channel,
+            channel: Arc::new(channel),
             unwritten: Unwritten::default(),
             sequence: 0,
             publishes: Publishes::default(),
@@ -312,7 +313,7 @@ impl Open {
         let message_id = properties.message_id().as_ref().map(ToString::to_string);
         let identity = Identity { exchange, routing_key, message_id, len: body.len() };
         let content = (properties, body, self.unwritten.add(identity.len));
-        let mut confirm = confirmed(self.channel.clone(), sequence, &identity, content).boxed();
+        let mut confirm = confirmed(Arc::clone(&self.channel), sequence, &identity, content).boxed();
         match poll!(confirm.as_mut()) {
             Poll::Pending => {
                 self.publishes.sent(sequence, identity, answer);
@@ -396,7 +397,7 @@ fn was_not_sent(told: &Told) -> bool {
 
 /// Publishes and waits for the confirm, which is never dropped before it is there.
 fn confirmed(
-    channel: lapin::Channel,
+    channel: Arc<lapin::Channel>,
     sequence: u64,
     identity: &Identity,
     (properties, body, writing): (BasicProperties, Bytes, Writing),

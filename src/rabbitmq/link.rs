@@ -44,6 +44,9 @@ const FRAME_MAX: u32 = 131_072;
 /// How long a close may take; under an alarm the broker does not answer at all.
 const CLOSE_BOUND: Duration = Duration::from_secs(1);
 
+/// How long lapin may take to say why a connection is gone.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// How often a connection is looked at, should no event have told that it is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -257,6 +260,14 @@ fn disconnected() -> Error {
     Error::new(ErrorKind::Closed, "connect").with_message("the connection to RabbitMQ was disconnected")
 }
 
+async fn last_error(told: &mut (impl Stream<Item = lapin::Event> + Unpin)) -> Option<lapin::Error> {
+    loop {
+        if let lapin::Event::Error(error) = told.next().await? {
+            return Some(error);
+        }
+    }
+}
+
 /// The task that keeps one connection.
 struct Keeper {
     shared: Arc<Shared>,
@@ -423,6 +434,11 @@ impl Keeper {
                 () = clock.sleep(LOOK_EVERY) => {}
             }
             if !live.connection.status().connected() {
+                // lapin says that it is lost a moment before it says why.
+                let last = match last {
+                    None => within(&**clock, LAST_WORDS, last_error(told)).await.flatten(),
+                    last => last,
+                };
                 return match last {
                     Some(error) => error::classify("connection", &error),
                     None => Error::new(ErrorKind::Disconnected, "connection").with_message("closed"),

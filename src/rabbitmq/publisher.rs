@@ -140,7 +140,8 @@ impl Lanes {
             self.tasks.spawn(driver);
             lane
         });
-        lane.publish(address, outgoing, self.link.settings().publish_timeout).await
+        // On the heap, so that whoever publishes, a handler mostly, does not carry the message around in its future.
+        Box::pin(lane.publish(address, outgoing, self.link.settings().publish_timeout)).await
     }
 
     /// Publishes to a wait queue, which is declared at its first use: out of one that is there with other arguments the

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,25 +15,46 @@ use futures::io::{AsyncRead, AsyncWrite};
 use lapin::tcp::AsyncTcpStream;
 use lapin::uri::AMQPUri;
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use super::wire::{Guard, Guarded};
+use crate::clock::{Clock, within};
 
 /// What lapin reads and writes: TCP or TLS, with nothing in it that lapin would not survive.
 pub(super) type Guarding = Guarded<AsyncTcpStream<Compat<TcpStream>>>;
+
+/// How long what is waited for may take once lapin's thread has ended, which says why on other threads, too.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Makes a connection over `stream`.
 pub(super) async fn connect(
     uri: AMQPUri,
     stream: Guarding,
     properties: lapin::ConnectionProperties,
+    clock: &dyn Clock,
 ) -> lapin::Result<lapin::Connection> {
+    let ended = CancellationToken::new();
+    let thread = ended.clone().drop_guard();
     // lapin may ask for a stream again; it gets the one that there is, and then an error: trying again is ours.
     let stream = Mutex::new(Some(AsyncTcpStream::Plain(stream)));
     let take = async move |_: AMQPUri, _: Runtime<Kit>| {
+        // lapin's thread owns this closure, and drops it when it ends.
+        let _ = &thread;
         let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted).into())
     };
-    lapin::Connection::connector(uri, Runtime::new(Kit(Tokio::current())), take, properties).await
+    let connector = lapin::Connection::connector(uri, Runtime::new(Kit(Tokio::current())), take, properties);
+    let mut connected = pin!(connector);
+    // lapin tells nobody of a connection that is cut while it prepares its answer to the broker's first words. Only a
+    // wait is lost here.
+    tokio::select! {
+        biased;
+        connected = &mut connected => connected,
+        () = ended.cancelled() => match within(clock, LAST_WORDS, connected).await {
+            Some(connected) => connected,
+            None => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+        },
+    }
 }
 
 /// Tokio, but for the type of its streams.

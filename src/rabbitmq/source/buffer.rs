@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ struct Inner {
     /// How many sessions were lost, and why the last one was: a receive that waits through it fails.
     losses: u64,
     last_loss: Option<Error>,
+    /// The last loss is made good, which nobody who receives knows yet.
+    recovered: bool,
     wanted: bool,
 }
 
@@ -65,6 +68,7 @@ impl Buffer {
             stage: Stage::Idle,
             losses: 0,
             last_loss: None,
+            recovered: false,
             wanted: false,
         };
         Self {
@@ -92,8 +96,8 @@ impl Buffer {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             // Counted as waiting before it looks: what arrives from here on wakes it.
             arrived.as_mut().enable();
-            if let Some(delivery) = self.take(&mut losses)? {
-                return Ok(Some(delivery));
+            if let Poll::Ready(delivery) = self.take(&mut losses)? {
+                return Ok(delivery);
             }
             // Only waits are lost here: what is taken is taken by `take`, in one step. One that is cancelled passes on the
             // news that it was told and has not acted on, by dropping it; so `cancel` is looked at first, and only here.
@@ -105,7 +109,7 @@ impl Buffer {
         }
     }
 
-    fn take(&self, losses: &mut Option<u64>) -> Result<Option<Delivery<RabbitReceipt>>> {
+    fn take(&self, losses: &mut Option<u64>) -> Result<Poll<Option<Delivery<RabbitReceipt>>>> {
         let mut inner = self.lock();
         if let Stage::Over(error) = &inner.stage {
             return Err(error.clone());
@@ -121,17 +125,25 @@ impl Buffer {
         }
         if matches!(inner.stage, Stage::Held) {
             // The buffer is in the keeper's hands until it has seen that somebody receives.
-            return Ok(None);
+            return Ok(Poll::Pending);
         }
         let Some(session) = inner.session.clone().filter(|session| !session.is_over()) else {
             // What is buffered of a channel that is gone comes again: nobody shall see it twice.
             inner.ready.clear();
-            return Ok(None);
+            return Ok(Poll::Pending);
         };
-        Ok(inner.ready.pop_front().map(|Waiting { tag, message, .. }| {
-            let receipt = RabbitReceipt::new(session, tag, message.clone());
-            Delivery { message, receipt }
-        }))
+        let recovered = std::mem::take(&mut inner.recovered);
+        match inner.ready.pop_front() {
+            Some(Waiting { tag, message, .. }) => {
+                let receipt = RabbitReceipt::new(session, tag, message.clone());
+                Ok(Poll::Ready(Some(Delivery { message, receipt })))
+            }
+            // One receive comes back with nothing. Whoever waits longer after each receive that failed in a row learns
+            // by it that the row has ended: on a quiet queue no message would tell, and the next loss would seem to
+            // follow the last one, however long ago that was.
+            None if recovered => Ok(Poll::Ready(None)),
+            None => Ok(Poll::Pending),
+        }
     }
 
     /// Waits until somebody wants to receive.
@@ -173,6 +185,7 @@ impl Buffer {
     pub(super) fn consuming(&self, session: &Arc<Session>) {
         let mut inner = self.lock();
         inner.session = Some(Arc::clone(session));
+        inner.recovered |= matches!(inner.stage, Stage::SettingUp(Some(_)));
         inner.stage = Stage::Consuming;
         inner.wanted = false;
         drop(inner);

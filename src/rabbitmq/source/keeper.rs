@@ -171,58 +171,58 @@ impl Keeper {
     }
 
     async fn serve(&mut self, running: &mut Running) -> End {
-        let shared = Arc::clone(&self.shared);
-        let session = Arc::clone(running.session());
         self.held = false;
         loop {
-            let rests = self.held || !running.consumes();
-            // Each branch only waits, or takes deliveries in one step.
-            tokio::select! {
-                biased;
-                () = shared.stop.cancelled() => return End::Stopped,
-                Some(Release(answer)) = self.releases.recv() => {
-                    let released = if shared.options.single_active && running.consumes() {
-                        self.held = true;
-                        shared.buffer.set_stage(Stage::Held);
-                        Ok(())
-                    } else {
-                        // What is not requeued goes back with the channel.
-                        tokio::select! {
-                            biased;
-                            () = shared.stop.cancelled() => return End::Stopped,
-                            released = self.hand_back(running) => released,
-                        }
-                    };
-                    let failed = released.clone().err();
-                    // Whoever asked may have gone.
-                    let _ = answer.send(released);
-                    if let Some(error) = failed {
-                        return End::Lost(error);
-                    }
-                }
-                error = session.ended() => return End::Lost(error),
-                () = shared.buffer.wanted(), if rests => {
-                    if !self.held {
-                        // A consumer that was asked for goes with the channel.
-                        let consuming = tokio::select! {
-                            biased;
-                            () = shared.stop.cancelled() => return End::Stopped,
-                            consuming = running.consume(&shared) => consuming,
-                        };
-                        if let Err(error) = consuming {
-                            return End::Lost(error);
-                        }
-                    }
-                    self.held = false;
-                    shared.buffer.consuming(&session);
-                }
-                () = session.none_in_hand(), if self.held => return End::Rested,
-                came = running.next(), if running.consumes() => match came {
-                    Ok(deliveries) => self.add(&session, deliveries),
-                    Err(error) => return End::Lost(error),
-                },
+            if let Err(end) = self.step(running).await {
+                return end;
             }
         }
+    }
+
+    /// Waits for the next thing to do with a channel, and does it; the error is how the channel ends.
+    async fn step(&mut self, running: &mut Running) -> Result<(), End> {
+        let shared = Arc::clone(&self.shared);
+        let session = Arc::clone(running.session());
+        let rests = self.held || !running.consumes();
+        // Each branch only waits, or takes deliveries in one step.
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => Err(End::Stopped),
+            Some(Release(answer)) = self.releases.recv() => {
+                let released = self.release(running).await;
+                // Whoever asked may have gone, and is not told of an end.
+                let _ = answer.send(Ok(()));
+                released
+            }
+            error = session.ended() => Err(End::Lost(error)),
+            () = shared.buffer.wanted(), if rests => self.resume(running).await,
+            () = session.none_in_hand(), if self.held => Err(End::Rested),
+            came = running.next(), if running.consumes() => {
+                self.add(&session, came.map_err(End::Lost)?);
+                Ok(())
+            }
+        }
+    }
+
+    async fn release(&mut self, running: &mut Running) -> Result<(), End> {
+        if self.shared.options.single_active && running.consumes() {
+            self.held = true;
+            self.shared.buffer.set_stage(Stage::Held);
+            return Ok(());
+        }
+        // What is not requeued goes back with the channel.
+        let shared = Arc::clone(&self.shared);
+        unless_stopped(&shared, self.hand_back(running)).await
+    }
+
+    async fn resume(&mut self, running: &mut Running) -> Result<(), End> {
+        if !self.held {
+            // A consumer that was asked for goes with the channel.
+            unless_stopped(&self.shared, running.consume(&self.shared)).await?;
+        }
+        self.held = false;
+        self.shared.buffer.consuming(running.session());
+        Ok(())
     }
 
     fn add(&self, session: &Arc<Session>, deliveries: Vec<Waiting>) {
@@ -247,6 +247,16 @@ impl Keeper {
         )
         .await;
         Ok(())
+    }
+}
+
+/// Does `work` unless the source is closed first. Its error ends the channel.
+async fn unless_stopped(shared: &Shared, work: impl Future<Output = Result<()>>) -> Result<(), End> {
+    // The channel ends then, and with it what is lost here.
+    tokio::select! {
+        biased;
+        () = shared.stop.cancelled() => Err(End::Stopped),
+        done = work => done.map_err(End::Lost),
     }
 }
 

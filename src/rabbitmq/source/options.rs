@@ -85,7 +85,9 @@ impl SourceOptions {
     /// as many as the consumer has loops, else 16.
     ///
     /// It is never unlimited. More than there are loops brings throughput where handlers are quick; on quorum queues
-    /// each message that was sent ahead counts as delivered once it is handed back, also by an orderly stop.
+    /// each message that was sent ahead counts as delivered once it is handed back, also by an orderly stop, and a lost
+    /// connection counts for all of them: with a delivery limit, messages can be dropped that no handler had. Fewer than
+    /// there are loops leaves some of them idle.
     pub fn prefetch(mut self, prefetch: NonZeroU16) -> Self {
         self.prefetch = Some(prefetch);
         self
@@ -113,9 +115,10 @@ impl SourceOptions {
     ///
     /// # Errors
     ///
-    /// `NotFound` where there is no such queue; `Refused` where this user may not see it; `Disconnected` and `Timeout`
-    /// where the broker does not answer within 10 s; `Invalid` for a name that is empty or too long; `Closed` after
-    /// [`disconnect`](RabbitMq::disconnect).
+    /// `NotFound` where there is no such queue; `Refused` where it belongs to another connection alone; `Disconnected`
+    /// and `Timeout` where the broker does not answer within 10 s; `Invalid` for a name that is empty or too long;
+    /// `Closed` after [`disconnect`](RabbitMq::disconnect). A right to read that is missing shows only once something
+    /// is consumed, in the health and as an event, and is waited for: AMQP has no other question for it.
     ///
     /// # Cancel safety
     ///

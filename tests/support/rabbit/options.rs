@@ -82,6 +82,9 @@ impl Options {
              management.tcp.port = {}\n\
              management.rates_mode = basic\n\
              collect_statistics_interval = 1000\n\
+             management.sample_retention_policies.global.minute = 1\n\
+             management.sample_retention_policies.basic.minute = 1\n\
+             management.sample_retention_policies.detailed.10 = 1\n\
              loopback_users = none\n\
              vm_memory_high_watermark.absolute = 2GB\n\
              disk_free_limit.absolute = 1MB\n\
