@@ -68,6 +68,10 @@
 //!
 //! What happens is told by [`RabbitMq::watch`], and how things stand by [`RabbitMq::health`] and the source's own.
 //!
+//! No password stands in an error, an event, a log line or a `Debug` of this crate, and no user. lapin logs for itself: at
+//! the level TRACE (`lapin::io_loop`) it writes whole frames, the login among them, and at ERROR it repeats what the broker
+//! said, which names the user where a virtual host is refused. Filter the target `lapin` accordingly.
+//!
 //! # Errors
 //!
 //! | kind | of | when |
@@ -83,6 +87,30 @@
 //! | `NotFound` | open, publish to an exchange | no such queue; no such exchange |
 //! | `Invalid` | connecting, publish | a field of the configuration; headers that do not fit into a frame, a name that is too long |
 //! | `Closed` | everything | after `close` and [`disconnect`](RabbitMq::disconnect) |
+//!
+//! # Choices that may surprise
+//!
+//! - **A header that the client would not survive is replaced on its way in.** A table nested some hundred deep overflows
+//!   the stack of lapin's thread and ends the process; text that is not UTF-8, or a header frame above the agreed size,
+//!   ends the connection, and the message comes again on the next one. Any publisher can send these. Such a message is
+//!   dead-lettered with the cause `headers_unreadable`, with its properties as bytes where they fit; no handler sees it.
+//! - **Every publish is handed to lapin by one task, which owns all confirms.** lapin numbers a publish and queues it under
+//!   two locks, so that two at once can swap their outcomes; a confirm that is dropped stays with it; and it attaches a
+//!   returned message to whichever confirm comes next.
+//! - **Attempts above 1,000,000, and whatever else is no attempt, count as the first.** A header that somebody else wrote
+//!   must neither dead-letter a message at once nor have it tried for ever.
+//! - **A wait queue is declared at its first use even where it is there already.** One with other arguments might take the
+//!   copy and never give it back. It is declared over the connection that no alarm blocks.
+//! - **After a loss, one `receive` comes back with nothing** as soon as messages can come again: on a quiet queue a
+//!   consumer would learn by nothing else that the row of failed receives has ended.
+//! - **A refused login is tried again once the connection had been up**, for
+//!   [`refusal_patience`](RabbitMqConfig::refusal_patience): what was right once is more likely to be wrong for a moment.
+//! - **Before a channel is closed in order, its queue is asked whether it is there**, once for each 32 of its prefetch. The
+//!   broker's channel holds answers to a quorum queue back while 32 are on their way, and forgets them when it is closed: an
+//!   ack that was written would be undone.
+//! - **On a single node, a quorum queue that was declared seconds before a crash can be lost with what is in it**, wait
+//!   queues too: RabbitMQ writes its register of them late (seen on 3.10, 4.0 and 4.3). Declare them beforehand, or use a
+//!   cluster.
 
 pub mod config;
 mod connect;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -21,6 +21,10 @@ use crate::rabbitmq::wire::{self, Received};
 /// How long each step of an orderly end may take. What the broker does not answer by then ends with the channel.
 const END_BOUND: Duration = Duration::from_secs(1);
 
+/// How many answers a channel of the broker's has on their way to a quorum queue at once: the soft limit of
+/// RabbitMQ's `rabbit_fifo_client`, on 3.10 and 4.3.
+const ANSWERS_AT_ONCE: u16 = 32;
+
 /// How many deliveries are passed on at once.
 const BATCH: usize = 64;
 
@@ -31,6 +35,8 @@ pub(super) struct Running {
     /// What ended the deliveries, until it is told.
     failed: Option<Error>,
     writer: Option<JoinHandle<()>>,
+    queue: String,
+    prefetch: u16,
     clock: Arc<dyn Clock>,
 }
 
@@ -40,7 +46,15 @@ impl Running {
         let channel = live.channel(&*clock).await?;
         let session = Session::new(channel, live, shared.counts_deliveries());
         let writer = shared.rabbit.source_tasks().spawn(Arc::clone(&session).write_answers());
-        let mut running = Self { session, consumer: None, failed: None, writer: Some(writer), clock };
+        let mut running = Self {
+            session,
+            consumer: None,
+            failed: None,
+            writer: Some(writer),
+            queue: shared.options.queue.clone(),
+            prefetch: 0,
+            clock,
+        };
         running.consume(shared).await?;
         shared.buffer.consuming(&running.session);
         Ok(running)
@@ -58,7 +72,8 @@ impl Running {
     pub(super) async fn consume(&mut self, shared: &Shared) -> Result<()> {
         let Session { channel, live, .. } = &*self.session;
         let named = |error: Error| error.with_context("queue", &shared.options.queue);
-        let qos = channel.basic_qos(shared.prefetch(), BasicQosOptions { global: false });
+        self.prefetch = shared.prefetch();
+        let qos = channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
         live.answer(&*self.clock, "limit prefetch", qos).await.map_err(named)?;
         // A tag that was never used before: the broker closes the connection over one that is.
         let tag = format!("windlass-{}", Uuid::new_v4());
@@ -144,11 +159,32 @@ impl Running {
                 let _ = writer.await;
             }
         }
+        if !self.session.is_over() {
+            // What is not taken in by then goes back with the channel, and comes again.
+            let _ = within(&*clock, END_BOUND, self.settled_by_the_queue()).await;
+        }
         self.session.end(why);
         if self.session.channel.status().connected() {
             // A channel that does not close is closed with its connection.
             let _ = within(&*clock, END_BOUND, self.session.channel.close(200, "done".into())).await;
         }
+    }
+}
+
+impl Running {
+    /// Sees to it that the queue has taken in what the channel was told. For a quorum queue the broker's channel keeps
+    /// answers back while more than 32 are on their way, and forgets them when it is closed. Asking the queue a question
+    /// waits for what is on its way, after which the next ones go.
+    async fn settled_by_the_queue(&self) -> lapin::Result<()> {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let rounds = self.prefetch.div_ceil(ANSWERS_AT_ONCE) + 1;
+        for _ in 0..rounds {
+            self.session
+                .channel
+                .queue_declare(self.queue.as_str().into(), passive, FieldTable::default())
+                .await?;
+        }
+        Ok(())
     }
 }
 
