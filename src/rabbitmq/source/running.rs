@@ -18,7 +18,7 @@ use crate::rabbitmq::error;
 use crate::rabbitmq::link::Live;
 use crate::rabbitmq::wire::{self, Received};
 
-/// How long each step of an orderly end may take. What the broker does not answer by then ends with the channel.
+/// How long an orderly end may take. What the broker does not answer by then ends with the channel.
 const END_BOUND: Duration = Duration::from_secs(1);
 
 /// How many answers a channel of the broker's has on their way to a quorum queue at once: the soft limit of
@@ -147,31 +147,35 @@ impl Running {
         Ok(late)
     }
 
-    /// Ends it in order: what was settled is written, then the channel closed, which gives the rest back.
+    /// Ends it in order: what was settled is written and taken in, then the channel closed, which gives the rest back.
     pub(super) async fn end(mut self, why: Error) {
         let clock = Arc::clone(&self.clock);
         self.session.finish();
-        if let Some(mut writer) = self.writer.take() {
-            // It panics only where this crate is wrong, and nothing is left to be done here then.
-            if within(&*clock, END_BOUND, &mut writer).await.is_none() {
-                // What it waits for is given up with the session.
-                self.session.end(why.clone());
-                let _ = writer.await;
+        let mut writer = self.writer.take();
+        let in_order = async {
+            if let Some(writing) = writer.as_mut() {
+                // It panics only where this crate is wrong, and nothing is left to be done here then.
+                let _ = writing.await;
+                writer = None;
             }
-        }
-        if !self.session.is_over() {
-            // What is not taken in by then goes back with the channel, and comes again.
-            let _ = within(&*clock, END_BOUND, self.settled_by_the_queue()).await;
-        }
+            if !self.session.is_over() {
+                // A queue that is gone has nothing to take in.
+                let _ = self.settled_by_the_queue().await;
+                let _ = self.session.channel.close(200, "done".into()).await;
+            }
+        };
+        let ended = within(&*clock, END_BOUND, in_order).await;
         self.session.end(why);
-        if self.session.channel.status().connected() {
-            // A channel that does not close is closed with its connection.
-            let _ = within(&*clock, END_BOUND, self.session.channel.close(200, "done".into())).await;
+        if ended.is_none() {
+            // Sent once it can be. What the broker has not taken in by then goes back with the channel, and comes again.
+            let _ = self.session.channel.close(200, "done".into()).now_or_never();
+        }
+        if let Some(writing) = writer {
+            // What it waits for was given up with the session.
+            let _ = writing.await;
         }
     }
-}
 
-impl Running {
     /// Sees to it that the queue has taken in what the channel was told. For a quorum queue the broker's channel keeps
     /// answers back while more than 32 are on their way, and forgets them when it is closed. Asking the queue a question
     /// waits for what is on its way, after which the next ones go.
@@ -179,10 +183,8 @@ impl Running {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let rounds = self.prefetch.div_ceil(ANSWERS_AT_ONCE) + 1;
         for _ in 0..rounds {
-            self.session
-                .channel
-                .queue_declare(self.queue.as_str().into(), passive, FieldTable::default())
-                .await?;
+            let queue = self.queue.as_str().into();
+            self.session.channel.queue_declare(queue, passive, FieldTable::default()).await?;
         }
         Ok(())
     }
