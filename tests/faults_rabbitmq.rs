@@ -40,6 +40,8 @@ mod disconnect;
 mod flow;
 #[path = "faults_rabbitmq/hosts.rs"]
 mod hosts;
+#[path = "support/log.rs"]
+mod log;
 #[path = "faults_rabbitmq/login.rs"]
 mod login;
 #[path = "faults_rabbitmq/node.rs"]

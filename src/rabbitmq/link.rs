@@ -225,8 +225,8 @@ impl Link {
         }
     }
 
-    /// The largest frame that may be sent on the connection that there is, or was last, in bytes; zero is
-    /// no limit.
+    /// The largest frame that may be sent on the connection that there is, or was last, in bytes; zero is no
+    /// limit.
     pub(super) fn frame_max(&self) -> u32 {
         self.0.frame_max.load(Ordering::Relaxed)
     }

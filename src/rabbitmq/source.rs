@@ -50,8 +50,8 @@ struct Shared {
     done: CancellationToken,
 }
 
-/// Asks the keeper to hand back what is buffered.
-struct Release(oneshot::Sender<Result<()>>);
+/// Asks the keeper to hand back what is buffered; answered once it has.
+struct Release(oneshot::Sender<()>);
 
 /// How many messages are taken ahead where nobody says how many are handled at once.
 const PREFETCH: u16 = 16;
@@ -133,11 +133,11 @@ impl MessageSource for RabbitSource {
     async fn release(&self) -> Result<()> {
         let shared = self.shared();
         let (answer, answered) = oneshot::channel();
-        if shared.releases.send(Release(answer)).await.is_err() {
-            return Ok(());
+        if shared.releases.send(Release(answer)).await.is_ok() {
+            // Where the keeper has ended, everything went back.
+            let _ = answered.await;
         }
-        // The keeper ended: everything went back.
-        answered.await.unwrap_or(Ok(()))
+        Ok(())
     }
 
     async fn close(&self) -> Result<()> {

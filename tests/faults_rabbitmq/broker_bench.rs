@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -24,6 +23,7 @@ use windlass::rabbitmq::{
 };
 use windlass::source::Settlement;
 
+pub(crate) use crate::log::Log;
 use crate::rabbit::{Account, BOUND, Ledger, Node, Proxy, QueueType, Raw, until, until_at_most};
 
 pub(crate) const KINDS: [QueueType; 2] = [QueueType::Classic, QueueType::Quorum];
@@ -280,36 +280,6 @@ impl Starts {
     pub(crate) async fn until(&self, count: usize) {
         let begun = || async { (self.len() >= count).then_some(()) };
         until(&format!("{count} handlers have begun"), begun).await;
-    }
-}
-
-/// A list that handlers and observers write to.
-#[derive(Debug)]
-pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
-
-impl<T> Clone for Log<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Default for Log<T> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<T: Clone> Log<T> {
-    pub(crate) fn add(&self, entry: T) {
-        self.0.lock().unwrap().push(entry);
-    }
-
-    pub(crate) fn all(&self) -> Vec<T> {
-        self.0.lock().unwrap().clone()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap().len()
     }
 }
 

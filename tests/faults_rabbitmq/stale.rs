@@ -175,3 +175,30 @@ async fn a_handler_that_fails_after_its_source_was_closed_is_done_with_at_once()
         assert_eq!((account.queued, account.dead_lettered), (1, 0), "{account}");
     }
 }
+
+// A copy goes to the queue of the source that is asked; so that must be the queue of the delivery.
+#[tokio::test]
+async fn a_nack_by_a_source_of_another_queue_is_refused_and_the_message_goes_back_to_its_own() {
+    let node = Node::shared().await;
+    for kind in KINDS {
+        let own = Bench::new(node, "own-receipt", kind).await;
+        let other = Bench::new(node, "other-receipt", kind).await;
+        own.publish(1..=1).await;
+        let (source, foreign) = (own.source().await, other.source().await);
+        let cancel = CancellationToken::new();
+        for reason in [NackReason::retry("moved"), NackReason::dead_letter("moved")] {
+            let delivery = bounded("a message", source.receive(&cancel)).await.unwrap().unwrap();
+            let refused = bounded("refused", foreign.nack(delivery.receipt, reason)).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
+        }
+        let again = bounded("the message again", source.receive(&cancel)).await.unwrap().unwrap();
+        assert_eq!((again.message.id(), again.message.attempt()), ("m-1", 1));
+        drop(again);
+        bounded("closed", source.close()).await.unwrap();
+        bounded("closed", foreign.close()).await.unwrap();
+        assert_eq!(other.count().await, (0, 0), "nothing went to the other queue");
+        own.until_count((1, 0)).await;
+        assert_eq!(own.account().await.queued, 1);
+        assert_eq!(other.account().await.queued, 0);
+    }
+}

@@ -4,17 +4,19 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 pub(crate) mod faulty;
+mod log;
 pub(crate) mod rng;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use windlass::clock::{Clock, ControlledClock, SystemClock, within};
 use windlass::consumer::{ConsumerEvent, ConsumerHandle, Report};
 use windlass::memory::{MemoryBroker, MemoryQueue, QueueOptions};
 use windlass::message::Message;
+
+pub(crate) use log::Log;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -71,40 +73,6 @@ pub(crate) async fn stop_on(clock: &ControlledClock, handle: &ConsumerHandle) ->
         clock.advance(ms(100)).await;
     }
     panic!("not stopped after {:?} on the clock", clock.now() - began);
-}
-
-/// A list that handlers and observers write to.
-#[derive(Debug)]
-pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
-
-impl<T> Clone for Log<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Default for Log<T> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<T: Clone> Log<T> {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
-    pub(crate) fn add(&self, entry: T) {
-        self.0.lock().unwrap().push(entry);
-    }
-
-    pub(crate) fn all(&self) -> Vec<T> {
-        self.0.lock().unwrap().clone()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap().len()
-    }
 }
 
 /// All events of a consumer.

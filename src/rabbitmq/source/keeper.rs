@@ -87,20 +87,17 @@ impl Keeper {
                 Waited::Stop => return Ok(()),
             };
             // One that is dropped half-way gives its channel back.
-            let failed = match self.interruptible(Running::set_up(&shared, live)).await {
-                Waited::Done(Ok(running)) => match self.serve_to_the_end(running).await {
-                    Some(failed) => failed,
-                    None => return Ok(()),
-                },
-                Waited::Done(Err(error)) => {
-                    self.failures = self.failures.saturating_add(1);
-                    shared.buffer.set_stage(Stage::SettingUp(Some(error.clone())));
-                    Some(error)
+            match self.interruptible(Running::set_up(&shared, live)).await {
+                Waited::Done(Ok(running)) => {
+                    if !self.serve_to_the_end(running).await {
+                        return Ok(());
+                    }
                 }
+                Waited::Done(Err(error)) => self.refused(error),
                 Waited::Rest => continue,
                 Waited::Stop => return Ok(()),
-            };
-            if let Waited::Stop = self.wait(failed).await {
+            }
+            if let Waited::Stop = self.wait().await {
                 return Ok(());
             }
         }
@@ -116,7 +113,7 @@ impl Keeper {
                 self.resting = true;
                 self.shared.buffer.set_stage(Stage::Released);
                 // Whoever asked may have gone.
-                let _ = answer.send(Ok(()));
+                let _ = answer.send(());
                 Waited::Rest
             }
             done = work => Waited::Done(done),
@@ -124,21 +121,28 @@ impl Keeper {
     }
 
     /// Waits before the next set-up: not at all after the loss of a consumer that had stood for a while.
-    async fn wait(&mut self, failed: Option<Error>) -> Waited<()> {
+    async fn wait(&mut self) -> Waited<()> {
         if self.failures == 0 || self.resting {
             return Waited::Done(());
         }
-        let shared = Arc::clone(&self.shared);
-        let delay = shared.rabbit.consume().settings().backoff.delay(self.failures, self.seed);
-        if let Some(error) = failed {
-            let queue = shared.options.queue.clone();
-            shared.rabbit.events().tell(RabbitEvent::SetUpRefused { queue, error, delay });
-        }
-        self.interruptible(shared.rabbit.clock().sleep(delay)).await
+        let sleep = self.shared.rabbit.clock().sleep(self.delay());
+        self.interruptible(sleep).await
     }
 
-    /// Serves one channel from its consumer's confirmation to its end; `None` when the source was closed.
-    async fn serve_to_the_end(&mut self, mut running: Running) -> Option<Option<Error>> {
+    fn delay(&self) -> Duration {
+        self.shared.rabbit.consume().settings().backoff.delay(self.failures, self.seed)
+    }
+
+    /// A consumer could not be set up.
+    fn refused(&mut self, error: Error) {
+        self.failures = self.failures.saturating_add(1);
+        self.shared.buffer.set_stage(Stage::SettingUp(Some(error.clone())));
+        let (queue, delay) = (self.shared.options.queue.clone(), self.delay());
+        self.shared.rabbit.events().tell(RabbitEvent::SetUpRefused { queue, error, delay });
+    }
+
+    /// Serves one channel from its consumer's confirmation to its end; false when the source was closed.
+    async fn serve_to_the_end(&mut self, mut running: Running) -> bool {
         let shared = Arc::clone(&self.shared);
         let queue = &shared.options.queue;
         shared.rabbit.events().tell(RabbitEvent::Consuming { queue: queue.clone() });
@@ -150,7 +154,7 @@ impl Keeper {
                 running
                     .end(Error::new(ErrorKind::Closed, "receive").with_message("the source was closed"))
                     .await;
-                return None;
+                return false;
             }
             End::Rested => {
                 self.resting = true;
@@ -167,7 +171,7 @@ impl Keeper {
                 shared.rabbit.events().tell(RabbitEvent::ConsumerLost { queue: queue.clone(), error });
             }
         }
-        Some(None)
+        true
     }
 
     async fn serve(&mut self, running: &mut Running) -> End {
@@ -191,7 +195,7 @@ impl Keeper {
             Some(Release(answer)) = self.releases.recv() => {
                 let released = self.release(running).await;
                 // Whoever asked may have gone, and is not told of an end.
-                let _ = answer.send(Ok(()));
+                let _ = answer.send(());
                 released
             }
             error = session.ended() => Err(End::Lost(error)),

@@ -8,7 +8,7 @@ use super::Shared;
 use super::options::DeadLetterTo;
 use super::receipt::RabbitReceipt;
 use super::window::Answer;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
 use crate::rabbitmq::dead_letter_queue;
 use crate::rabbitmq::event::RabbitEvent;
@@ -22,6 +22,12 @@ const GIVE_UP_AGAIN: Duration = Duration::from_secs(5);
 pub(super) async fn nack(shared: &Shared, mut receipt: RabbitReceipt, reason: NackReason) -> Result<()> {
     // Whoever waits for the copy to be taken may give up.
     receipt.go_back_unless_settled();
+    // Its copy would go to this queue and not to its own.
+    if receipt.session().queue != shared.options.queue {
+        return Err(Error::new(ErrorKind::Stale, "nack")
+            .with_message("the receipt is of another queue")
+            .with_context("queue", &shared.options.queue));
+    }
     if receipt.session().is_over() {
         // Says `Stale`, and sends nothing: no copy either.
         return receipt.settle(Answer::Requeue).await;

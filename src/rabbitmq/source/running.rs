@@ -35,7 +35,6 @@ pub(super) struct Running {
     /// What ended the deliveries, until it is told.
     failed: Option<Error>,
     writer: Option<JoinHandle<()>>,
-    queue: String,
     prefetch: u16,
     clock: Arc<dyn Clock>,
 }
@@ -44,17 +43,10 @@ impl Running {
     pub(super) async fn set_up(shared: &Shared, live: Arc<Live>) -> Result<Self> {
         let clock = shared.rabbit.shared_clock();
         let channel = live.channel(&*clock).await?;
-        let session = Session::new(channel, live, shared.counts_deliveries());
+        let session = Session::new(channel, live, shared.options.queue.clone(), shared.counts_deliveries());
         let writer = shared.rabbit.source_tasks().spawn(Arc::clone(&session).write_answers());
-        let mut running = Self {
-            session,
-            consumer: None,
-            failed: None,
-            writer: Some(writer),
-            queue: shared.options.queue.clone(),
-            prefetch: 0,
-            clock,
-        };
+        let mut running =
+            Self { session, consumer: None, failed: None, writer: Some(writer), prefetch: 0, clock };
         running.consume(shared).await?;
         shared.buffer.consuming(&running.session);
         Ok(running)
@@ -183,7 +175,7 @@ impl Running {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let rounds = self.prefetch.div_ceil(ANSWERS_AT_ONCE) + 1;
         for _ in 0..rounds {
-            let queue = self.queue.as_str().into();
+            let queue = self.session.queue.as_str().into();
             self.session.channel.queue_declare(queue, passive, FieldTable::default()).await?;
         }
         Ok(())

@@ -22,6 +22,8 @@ type Waiter = oneshot::Sender<Result<()>>;
 pub(super) struct Session {
     pub(super) channel: lapin::Channel,
     pub(super) live: Arc<Live>,
+    /// The queue that it consumes.
+    pub(super) queue: String,
     /// Whether the queue is of a kind that says how often it delivered a message.
     pub(super) counts_deliveries: bool,
     answers: Mutex<Answers>,
@@ -46,10 +48,16 @@ struct Answers {
 }
 
 impl Session {
-    pub(super) fn new(channel: lapin::Channel, live: Arc<Live>, counts_deliveries: bool) -> Arc<Self> {
+    pub(super) fn new(
+        channel: lapin::Channel,
+        live: Arc<Live>,
+        queue: String,
+        counts_deliveries: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             channel,
             live,
+            queue,
             counts_deliveries,
             answers: Mutex::default(),
             answered: Notify::new(),
@@ -162,13 +170,8 @@ impl Session {
     /// Sends the answers until the channel is gone or all is sent at the end. What is settled while a frame is being
     /// written goes out together after it.
     pub(super) async fn write_answers(self: Arc<Self>) {
-        // What is not written when the channel ends cannot be.
-        tokio::select! {
-            biased;
-            () = self.write_all() => {}
-            _ = self.ended() => {}
-        }
-        // Whoever waits still is told by the end of its waiter.
+        self.write_all().await;
+        // What is not with lapin by now was not sent. Whoever waits for it is told so by the end of its waiter.
         let mut answers = self.lock();
         answers.over = true;
         answers.window = Window::default();
@@ -181,11 +184,20 @@ impl Session {
                 // Only waits are lost here: an answer that is given meanwhile is found by the next plan.
                 tokio::select! {
                     biased;
+                    _ = self.ended() => return,
                     () = self.answered.notified() => continue,
                     () = self.finish.cancelled() => return,
                 }
             }
-            let written = self.write(&plan.frames).await.map_err(|error| error::classify("settle", &error));
+            // The frames are with lapin then, and may be written or not: that is not known.
+            let written = tokio::select! {
+                biased;
+                written = self.write(&plan.frames) => written.map_err(|error| error::classify("settle", &error)),
+                why = self.ended() => {
+                    let why = why.message().unwrap_or("the channel is gone").to_owned();
+                    Err(Error::new(ErrorKind::Disconnected, "settle").with_message(why))
+                }
+            };
             for waiter in plan.waiting {
                 // Nobody waits for it any more: it is told all the same.
                 let _ = waiter.send(written.clone());
