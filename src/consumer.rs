@@ -5,6 +5,7 @@ mod ended;
 mod event;
 mod handle;
 mod held;
+mod observer;
 mod on_result;
 mod retry_policy;
 mod signal;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use event::{ConsumerEvent, Outcome, Timings};
 pub use handle::{ConsumerHandle, Status};
+pub use observer::{ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
 pub use on_result::default_on_result;
 pub use retry_policy::RetryPolicy;
 pub use stats::Stats;
@@ -39,7 +41,6 @@ use crate::source::{MessageSource, Settlement};
 
 type Decode<T> = Arc<dyn Fn(&Message) -> Result<T, BoxError> + Send + Sync>;
 type OnResult<O> = Arc<dyn Fn(&Result<O, HandlerError>, &Message) -> Settlement + Send + Sync>;
-type Observer = Box<dyn Fn(&ConsumerEvent) + Send + Sync>;
 
 /// Runs a handler for each message of a source.
 ///
@@ -80,7 +81,7 @@ pub struct QueueConsumer<S: MessageSource, H: Handler<T>, T> {
     handler: H,
     decode: Decode<T>,
     on_result: OnResult<H::Output>,
-    observers: Vec<Observer>,
+    observers: Vec<Arc<dyn Observer>>,
     clock: Arc<dyn Clock>,
     options: Options,
     control: Control,
@@ -172,8 +173,13 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     /// Adds an observer, which is called once for each message after it is settled. Any number of them; one that panics
     /// is counted and called again for the next message. They run within the loop: a slow one makes the loop slow. They
     /// are dropped when the consumer has ended and its last handle is gone.
-    pub fn on_event(mut self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
-        self.observers.push(Box::new(observer));
+    pub fn on_event(self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
+        self.observer(observer)
+    }
+
+    /// As [`on_event`](Self::on_event), for an [`Observer`] that wants to be told of more than the messages.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
         self
     }
 

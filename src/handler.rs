@@ -1,6 +1,7 @@
 //! What a service writes: an async function from a payload and a context to a result.
 
 mod error;
+mod readiness;
 
 use std::fmt;
 use std::future::Future;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::panic_text;
 pub use error::{Direction, Failure, HandlerError};
+pub use readiness::{Readiness, ReadinessFlag};
 
 use crate::error::BoxError;
 use crate::message::Message;
@@ -54,6 +56,12 @@ pub trait Handler<T>: Send + Sync + 'static {
         payload: T,
         context: Context,
     ) -> impl Future<Output = Result<Self::Output, HandlerError>> + Send;
+
+    /// What says whether calling makes sense now, where the handler knows: a consumer pulls nothing while it says no.
+    /// `None`, which is the default, calls it whenever there is a message.
+    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        None
+    }
 }
 
 impl<F, T, Fut, O, E> Handler<T> for F

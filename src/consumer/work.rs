@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::control::View;
 use super::event::{ConsumerEvent, Outcome, Timings};
 use super::held::LostDeliveries;
+use super::observer::Observer;
 use super::stats::{Slot, Stats, bump, in_flight, sum};
-use super::{Decode, Observer, OnResult, Options};
+use super::{Decode, OnResult, Options};
 use crate::clock::Clock;
 use crate::error::{Chain, Error, ErrorKind, Result};
 use crate::handler::{Handler, panic_text};
@@ -27,7 +28,7 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
     pub(super) handler: H,
     pub(super) decode: Decode<T>,
     pub(super) on_result: OnResult<H::Output>,
-    pub(super) observers: Vec<Observer>,
+    pub(super) observers: Vec<Arc<dyn Observer>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: Options,
     pub(super) capabilities: Capabilities,
@@ -99,7 +100,7 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         let settlement = reason.map_or(Settlement::Ack, Settlement::Nack);
         let event = ConsumerEvent { queue, message, outcome, settlement, settle_error, timings };
         for observer in &self.observers {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(&event))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.on_message(&event))) {
                 bump(&slot.counters.observer_panics);
                 let panic = panic_text(panic);
                 tracing::error!(

@@ -1,0 +1,83 @@
+//! Whether it makes sense to begin work now.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+/// Says whether it makes sense to begin work now: that what handlers depend on is there.
+///
+/// A consumer asks before each pull, and pulls nothing while the answer is no; see
+/// [`QueueConsumer::readiness`](crate::consumer::QueueConsumer::readiness). [`ReadinessFlag`] is one that a service sets
+/// itself, from its health checks.
+pub trait Readiness: Send + Sync + 'static {
+    /// Whether work can begin. Asked often: it must be quick, and must not wait.
+    fn is_ready(&self) -> bool;
+
+    /// Waits until it is so. It may return too early or not at all: whoever waits asks [`is_ready`](Self::is_ready)
+    /// again, and does so now and then by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// Must be safe to drop: waits are dropped when the consumer stops.
+    fn ready(&self) -> BoxFuture<'_, ()>;
+
+    /// Whether, being ready, it is so only on trial: one message at a time, until it is known how that one went. A
+    /// circuit breaker that is half open says so.
+    fn is_trial(&self) -> bool {
+        false
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: Readiness + ?Sized> Readiness for Arc<R> {
+    fn is_ready(&self) -> bool {
+        (**self).is_ready()
+    }
+
+    fn ready(&self) -> BoxFuture<'_, ()> {
+        (**self).ready()
+    }
+
+    fn is_trial(&self) -> bool {
+        (**self).is_trial()
+    }
+}
+
+/// Readiness that a service sets itself. Cheap to clone; all clones are one flag.
+///
+/// ```
+/// use windlass::handler::{Readiness, ReadinessFlag};
+///
+/// let database = ReadinessFlag::new(true);
+/// database.set(false); // a health check failed
+/// assert!(!database.is_ready());
+/// ```
+#[derive(Debug, Clone)]
+pub struct ReadinessFlag(Arc<watch::Sender<bool>>);
+
+impl ReadinessFlag {
+    /// A flag that stands at `ready`.
+    pub fn new(ready: bool) -> Self {
+        Self(Arc::new(watch::Sender::new(ready)))
+    }
+
+    /// Sets it.
+    pub fn set(&self, ready: bool) {
+        self.0.send_replace(ready);
+    }
+}
+
+impl Readiness for ReadinessFlag {
+    fn is_ready(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    fn ready(&self) -> BoxFuture<'_, ()> {
+        let mut changes = self.0.subscribe();
+        Box::pin(async move {
+            // The sender lives as long as this flag does.
+            let _ = changes.wait_for(|ready| *ready).await;
+        })
+    }
+}
