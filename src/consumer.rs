@@ -1,12 +1,19 @@
 //! The loop: pull, decode, handle, settle once, tell what happened; pause, resume and drain.
 
+mod admission;
 mod control;
+mod decide;
 mod ended;
 mod event;
 mod handle;
 mod held;
+mod kill_switch;
 mod observer;
 mod on_result;
+mod options;
+mod ordering;
+mod process;
+mod pulse;
 mod retry_policy;
 mod signal;
 mod stats;
@@ -24,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use event::{ConsumerEvent, Outcome, Timings};
 pub use handle::{ConsumerHandle, Status};
+pub use kill_switch::KillSwitch;
 pub use observer::{ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
 pub use on_result::default_on_result;
 pub use retry_policy::RetryPolicy;
@@ -31,11 +39,12 @@ pub use stats::Stats;
 pub use supervisor::Report;
 
 use control::Control;
+use options::{Options, invalid};
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock};
-use crate::error::{BoxError, Error, ErrorKind, Result};
-use crate::handler::{Handler, HandlerError};
+use crate::error::{BoxError, Result};
+use crate::handler::{Handler, HandlerError, Readiness};
 use crate::message::Message;
 use crate::source::{MessageSource, Settlement};
 
@@ -89,34 +98,6 @@ pub struct QueueConsumer<S: MessageSource, H: Handler<T>, T> {
 
 /// The highest `max_concurrent`: a million loops, each of them a task with about a kilobyte of its own.
 pub const MOST_CONCURRENT: usize = 1_000_000;
-
-/// What has a default; the setters of [`QueueConsumer`] document each.
-#[derive(Debug, Clone)]
-struct Options {
-    max_concurrent: NonZeroUsize,
-    retry: RetryPolicy,
-    receive_backoff: Backoff,
-    requeue_backoff: Backoff,
-    drain_timeout: Duration,
-    grace: Duration,
-    settle_timeout: Duration,
-    close_timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            max_concurrent: NonZeroUsize::MIN,
-            retry: RetryPolicy::default(),
-            receive_backoff: Backoff::new(Duration::from_millis(100)),
-            requeue_backoff: Backoff::new(Duration::from_millis(10)).with_max(Duration::from_secs(1)),
-            drain_timeout: Duration::from_secs(10),
-            grace: Duration::from_secs(1),
-            settle_timeout: Duration::from_secs(30),
-            close_timeout: Duration::from_secs(5),
-        }
-    }
-}
 
 impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> {
     /// A consumer of JSON payloads.
@@ -228,6 +209,65 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         self
     }
 
+    /// Pulls nothing while `readiness` says no; always ready by default. Nothing is spent on an outage: a handler that
+    /// fails (failed, timed out, panicked, gave up retrying, circuit open) while it says no is held with its message,
+    /// and run again once it says yes, as the same attempt. So is a message that came just then. A hold lasts until
+    /// [`hold_timeout`](Self::hold_timeout); then the message is requeued (`not_ready`), which is no attempt either. A
+    /// pause or a drain hands held messages back at once.
+    ///
+    /// What is prefetched goes back to the broker once it has said no for 10 s. The answer is asked for before each
+    /// pull and once a second while it is waited for: one that panics is read as no, one that never changes keeps
+    /// the consumer waiting, which [`Status::Waiting`], an event and [`ConsumerHandle::waiting_for`] show.
+    ///
+    /// A handler may have a readiness of its own, as one with a circuit breaker around it has
+    /// ([`Handler::readiness`]): while that says no, nothing is pulled either, but nothing is held. Messages in hand
+    /// are settled by what the handler returns.
+    pub fn readiness(mut self, readiness: impl Readiness) -> Self {
+        self.options.readiness = Some(Arc::new(readiness));
+        self
+    }
+
+    /// How long a message is held for [`readiness`](Self::readiness), from when it was pulled; 10 min by default, a
+    /// third of the 30 min that RabbitMQ waits for an answer before it closes the channel.
+    pub fn hold_timeout(mut self, timeout: Duration) -> Self {
+        self.options.hold_timeout = timeout;
+        self
+    }
+
+    /// Pauses by itself for a while when too many messages fail; off by default.
+    pub fn kill_switch(mut self, switch: KillSwitch) -> Self {
+        self.options.kill_switch = Some(switch);
+        self
+    }
+
+    /// Tells observers ([`ChangeKind::Idle`]) when no message came for this long and none is in hand: once, and again
+    /// only after another message. Off by default.
+    pub fn idle_after(mut self, time: Duration) -> Self {
+        self.options.idle_after = Some(time);
+        self
+    }
+
+    /// Messages with the same key are handled one after the other, in the order in which they came, and the next begins
+    /// once the one before is settled; those with different keys, or without one, at once. Off by default.
+    ///
+    /// - It is an order within this consumer. Across several, let one queue have one consumer (RabbitMQ: single active
+    ///   consumer), or split by key into queues.
+    /// - A message that waits for its key takes one of the `max_concurrent` places: one hot key can take them all.
+    /// - **A message that is retried or put back is overtaken**: it goes back to the broker, and the next one with its
+    ///   key begins. Where the order has to hold across failures, retry in place, with
+    ///   [`handler::Retry`](crate::handler) around the handler: the key then waits. A message held for
+    ///   [`readiness`](Self::readiness) keeps its place.
+    /// - A pause or a drain hands back those that wait, and lets those that run finish.
+    ///
+    /// A panic in `key_of` is a failed attempt.
+    pub fn ordered_by<K: Into<String>>(
+        mut self,
+        key_of: impl Fn(&Message) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        self.options.key_of = Some(Arc::new(move |message| key_of(message).map(Into::into)));
+        self
+    }
+
     /// A handle to this consumer, also before it is started: stopped by then, it starts to end at once; paused by
     /// then, it starts paused.
     pub fn handle(&self) -> ConsumerHandle {
@@ -242,7 +282,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     /// `Invalid`, naming the option, when
     /// - there is no tokio runtime, or the clock needs its timer and it has none,
     /// - a retry schedule is empty ([`RetryPolicy::never`] says that) or has a zero delay,
-    /// - `settle_timeout` or `close_timeout` is zero,
+    /// - `settle_timeout`, `close_timeout`, `hold_timeout` or `idle_after` is zero,
+    /// - the share of a kill switch is not above 0 and at most 1, or its window or pause is zero,
     /// - `max_concurrent` is above [`MOST_CONCURRENT`].
     pub fn start(self) -> Result<ConsumerHandle> {
         self.options.validate()?;
@@ -276,33 +317,6 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
             () = token.cancelled() => Ok(handle.stop().await),
         }
     }
-}
-
-impl Options {
-    fn validate(&self) -> Result<()> {
-        self.retry.validate()?;
-        if self.max_concurrent.get() > MOST_CONCURRENT {
-            return Err(invalid(
-                "max_concurrent",
-                &format!("at most {MOST_CONCURRENT}; each is a task of its own"),
-            ));
-        }
-        for (name, timeout) in
-            [("settle_timeout", self.settle_timeout), ("close_timeout", self.close_timeout)]
-        {
-            if timeout.is_zero() {
-                return Err(invalid(
-                    name,
-                    "it is zero, so that nothing could be done in time; give it a duration",
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn invalid(option: &'static str, fix: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "start consumer").with_message(format!("{option}: {fix}"))
 }
 
 impl<S: MessageSource, H: Handler<T>, T> fmt::Debug for QueueConsumer<S, H, T> {

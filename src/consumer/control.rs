@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use super::handle::{ConsumerHandle, Status};
+use super::observer::Obstacle;
 use super::signal::Signal;
 use super::stats::Stats;
 use super::supervisor::Report;
@@ -16,6 +17,8 @@ use crate::source::Health;
 pub(super) enum Phase {
     /// Pull and handle.
     Open,
+    /// Pull nothing until this is over.
+    Waiting(Obstacle),
     /// Pull nothing.
     Paused,
     /// Pull nothing, and end. Final.
@@ -29,6 +32,13 @@ pub(super) struct Gate {
     pub(super) phase: Phase,
     /// Cancelled when the phase changes; the next one has another.
     pub(super) pull: CancellationToken,
+}
+
+impl Gate {
+    /// Returns what it was before, whose token is to be cancelled.
+    fn enter(&mut self, phase: Phase) -> Self {
+        std::mem::replace(self, Self { phase, pull: CancellationToken::new() })
+    }
 }
 
 /// What is.
@@ -59,9 +69,14 @@ impl Shared {
     pub(super) fn ask(&self, phase: Phase) -> u64 {
         let mut before = None;
         let version = self.gate.change(|gate| {
-            let changes = gate.phase != Phase::Stopping && gate.phase != phase;
+            // One that waits is open as far as those are concerned who ask for that.
+            let changes = match gate.phase {
+                Phase::Stopping => false,
+                Phase::Waiting(_) => phase != Phase::Open,
+                now => now != phase,
+            };
             if changes {
-                before = Some(std::mem::replace(gate, Gate { phase, pull: CancellationToken::new() }));
+                before = Some(gate.enter(phase));
             }
             changes
         });
@@ -70,6 +85,32 @@ impl Shared {
             before.pull.cancel();
         }
         version
+    }
+
+    /// For the loops: pulls nothing until `obstacle` is over, unless something else is wanted.
+    pub(super) fn hold(&self, obstacle: Obstacle) {
+        let mut before = None;
+        self.gate.change(|gate| {
+            if gate.phase == Phase::Open {
+                before = Some(gate.enter(Phase::Waiting(obstacle)));
+            }
+            before.is_some()
+        });
+        if let Some(before) = before {
+            before.pull.cancel();
+        }
+    }
+
+    /// For the supervisor: pulls again, unless something else is wanted by now.
+    pub(super) fn admit(&self) {
+        self.gate.change(|gate| {
+            let waits = matches!(gate.phase, Phase::Waiting(_));
+            if waits {
+                gate.phase = Phase::Open;
+                gate.pull = CancellationToken::new();
+            }
+            waits
+        });
     }
 
     pub(super) fn view(&self) -> Option<Arc<dyn View>> {

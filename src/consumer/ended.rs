@@ -8,17 +8,31 @@ use crate::handler::HandlerError;
 /// How the work on one message ended.
 pub(super) enum Ended<O> {
     Handled(Result<O, HandlerError>),
-    HandedBack,
+    /// The handler was not called, or what it returned does not count; and the cause.
+    HandedBack(&'static str),
     CutShort,
 }
 
 impl<O> Ended<O> {
+    /// Whether it may be due to an outage: another attempt might end otherwise once that is over.
+    pub(super) fn may_be_an_outage(&self) -> bool {
+        use HandlerError::{CircuitOpen, Failed, Panicked, RetryExhausted, Timeout};
+        matches!(
+            self,
+            Self::Handled(Err(Failed(_)
+                | Timeout { .. }
+                | Panicked { .. }
+                | RetryExhausted { .. }
+                | CircuitOpen { .. }))
+        )
+    }
+
     /// For spans.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Handled(Ok(_)) => "done",
             Self::Handled(Err(error)) => error.class_name(),
-            Self::HandedBack => "handed_back",
+            Self::HandedBack(_) => "handed_back",
             Self::CutShort => "cut_short",
         }
     }
@@ -27,7 +41,7 @@ impl<O> Ended<O> {
     pub(super) fn ending(&self) -> Ending {
         match self {
             Self::Handled(_) => Ending::Handled,
-            Self::HandedBack => Ending::HandedBack,
+            Self::HandedBack(_) => Ending::HandedBack,
             Self::CutShort => Ending::CutShort,
         }
     }
@@ -38,7 +52,7 @@ impl<O> From<Ended<O>> for Outcome {
         match ended {
             Ended::Handled(Ok(_)) => Self::Done,
             Ended::Handled(Err(error)) => Self::Failed(error),
-            Ended::HandedBack => Self::HandedBack,
+            Ended::HandedBack(_) => Self::HandedBack,
             Ended::CutShort => Self::CutShort,
         }
     }

@@ -50,7 +50,8 @@ pub enum Outcome {
     Done,
     /// The handler, or what is around it, did not succeed.
     Failed(HandlerError),
-    /// The handler was not called, because the consumer was paused or stopped when the message came.
+    /// The handler was not called, because the consumer was paused or stopped when the message came, or while it waited
+    /// for its turn; or the message was held for readiness, and that did not come in time.
     HandedBack,
     /// The handler was dropped before it ended: the drain time was over, or the loop that ran it panicked. The message
     /// was put back.

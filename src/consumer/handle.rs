@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::control::{Phase, Shared, StopOnDrop};
+use super::observer::Obstacle;
 use super::stats::Stats;
 use super::supervisor::Report;
 use crate::source::Health;
@@ -16,6 +17,9 @@ pub enum Status {
     Idle,
     /// It pulls and handles messages.
     Running,
+    /// It pulls nothing until something is over: its readiness says no, a circuit is open, or its kill switch has
+    /// tripped. [`ConsumerHandle::waiting_for`] says which.
+    Waiting,
     /// It pulls nothing; what was under way may still run.
     Paused,
     /// It drains.
@@ -108,6 +112,14 @@ impl ConsumerHandle {
         match self.shared.status() {
             Status::Idle if self.shared.phase() == Phase::Stopping => Status::Stopped,
             status => status,
+        }
+    }
+
+    /// What keeps the consumer from pulling, where it waits for something.
+    pub fn waiting_for(&self) -> Option<Obstacle> {
+        match self.shared.phase() {
+            Phase::Waiting(obstacle) => Some(obstacle),
+            Phase::Open | Phase::Paused | Phase::Stopping => None,
         }
     }
 

@@ -4,6 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::ordering::{Ordering, Place};
+use crate::handler::HandlerError;
 use crate::message::Message;
 use crate::source::Delivery;
 
@@ -14,11 +16,22 @@ pub(super) struct Held<'a, R> {
     /// Taken by the answer.
     receipt: Option<R>,
     lost: &'a LostDeliveries<R>,
+    /// Among those with its key, where the consumer keeps an order.
+    pub(super) place: Option<Place<'a>>,
+    /// Why it cannot be handled, where that was clear before.
+    pub(super) refused: Option<HandlerError>,
 }
 
 impl<'a, R> Held<'a, R> {
     pub(super) fn new(delivery: Delivery<R>, lost: &'a LostDeliveries<R>) -> Self {
-        Self { message: delivery.message, receipt: Some(delivery.receipt), lost }
+        Self { message: delivery.message, receipt: Some(delivery.receipt), lost, place: None, refused: None }
+    }
+
+    pub(super) fn line_up(&mut self, ordering: &'a Ordering) {
+        match ordering.line_up(&self.message) {
+            Ok(place) => self.place = place,
+            Err(error) => self.refused = Some(error),
+        }
     }
 
     /// `None` only once it was taken.

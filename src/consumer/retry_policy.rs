@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::invalid;
+use super::options::invalid;
 use crate::backoff::Backoff;
 use crate::error::Result;
 use crate::message::Message;

@@ -1,7 +1,9 @@
 //! What a consumer has counted.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use crate::clock::after;
 use crate::source::NackReason;
 
 macro_rules! counters {
@@ -40,7 +42,8 @@ counters! {
     requeued,
     /// Messages whose answer the broker did not take; they come again.
     settle_errors,
-    /// Of the messages received, those whose handler was not called since the consumer was paused or stopped.
+    /// Of the messages received, those whose handler was not called, or that were held, when the consumer was paused or
+    /// stopped, or the hold was over.
     handed_back,
     /// Of the messages received, those whose handler was dropped before it ended.
     cut_short,
@@ -58,6 +61,10 @@ counters! {
     receive_errors,
     /// Leases that were lost while a handler ran.
     leases_lost,
+    /// Failures that did not count, since the consumer was not ready: their messages were held.
+    held,
+    /// How often the kill switch tripped.
+    trips,
 }
 
 /// Adds one. Not atomic as a whole: each counter has one writer.
@@ -95,6 +102,8 @@ pub(super) enum Activity {
 #[repr(align(128))]
 pub(super) struct Slot {
     activity: AtomicU8,
+    /// When it last had something to do, in nanoseconds since the start; kept only where somebody wants to know.
+    last_active: AtomicU64,
     pub(super) counters: Counters,
     /// Of what was in flight when the drain began.
     pub(super) drained: Drained,
@@ -111,6 +120,10 @@ pub(super) struct Drained {
 impl Slot {
     pub(super) fn set(&self, activity: Activity) {
         self.activity.store(activity as u8, Ordering::Release);
+    }
+
+    pub(super) fn set_last_active(&self, since_start: Duration) {
+        self.last_active.store(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(super) fn is(&self, activity: Activity) -> bool {
@@ -149,6 +162,12 @@ pub(super) fn sum(slots: &[Slot]) -> Stats {
     let mut stats = Stats::default();
     slots.iter().for_each(|slot| slot.counters.add_to(&mut stats));
     stats
+}
+
+/// When a loop last had something to do.
+pub(super) fn last_active(slots: &[Slot], started: Instant) -> Instant {
+    let last = slots.iter().map(|slot| slot.last_active.load(Ordering::Relaxed)).max().unwrap_or(0);
+    after(started, Duration::from_nanos(last))
 }
 
 pub(super) fn in_flight(slots: &[Slot]) -> usize {

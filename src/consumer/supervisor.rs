@@ -1,8 +1,9 @@
 //! The one task that owns the loops: it starts, pauses and drains them, and puts back what they lost.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering as Order};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -10,17 +11,23 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::QueueConsumer;
+use super::admission::Admission;
 use super::control::{Owner, Phase, Shared};
 use super::event::{Outcome, Timings};
 use super::handle::Status;
 use super::held::LostDeliveries;
+use super::kill_switch::Switch;
+use super::observer::{ChangeKind, Obstacle};
+use super::options::Options;
+use super::ordering::Ordering;
+use super::pulse;
 use super::stats::{Activity, Ending, Slot, Stats, in_flight, sum};
 use super::work::{Work, caught, shown};
 use super::worker;
-use super::{Options, QueueConsumer};
 use crate::clock::within;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{Handler, panic_text};
+use crate::handler::{Handler, Readiness, panic_text};
 use crate::message::Message;
 use crate::source::{Capabilities, Delivery, MessageSource, NackReason};
 
@@ -65,6 +72,8 @@ pub(super) struct Supervisor<S: MessageSource, H: Handler<T>, T> {
     loops: JoinSet<Option<Error>>,
     /// What puts lost messages back.
     returns: JoinSet<PutBack>,
+    /// What happens by time alone.
+    pulse: JoinSet<()>,
 }
 
 impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
@@ -72,6 +81,13 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         let QueueConsumer { source, handler, decode, on_result, observers, clock, options, control } =
             consumer;
         source.expect_in_hand(options.max_concurrent);
+        let kill_switch =
+            options.kill_switch.clone().map(|switch| Arc::new(Switch::new(switch, Arc::clone(&clock))));
+        let admission = Admission::new([
+            (Obstacle::Readiness, options.readiness.clone()),
+            (Obstacle::Circuit, handler.readiness()),
+            (Obstacle::KillSwitch, kill_switch.clone().map(|switch| switch as Arc<dyn Readiness>)),
+        ]);
         // One slot more than there are loops: the supervisor's own, for what it puts back.
         let slots = (0..=options.max_concurrent.get()).map(|_| Slot::default()).collect();
         let work = Arc::new(Work {
@@ -81,6 +97,10 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             decode,
             on_result,
             observers,
+            admission,
+            kill_switch,
+            ordering: options.key_of.clone().map(Ordering::new),
+            started: clock.now(),
             clock,
             options,
             slots,
@@ -94,7 +114,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         });
         warn_of_endless_retries(&work);
         let control = control.start(Arc::clone(&work) as _);
-        Self { work, control, loops: JoinSet::new(), returns: JoinSet::new() }
+        Self { work, control, loops: JoinSet::new(), returns: JoinSet::new(), pulse: JoinSet::new() }
     }
 
     pub(super) async fn run(mut self) {
@@ -111,6 +131,11 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             queue = self.work.source.queue_name(), finished = report.finished, requeued = report.requeued,
             abandoned = report.abandoned, took = ?report.took, "consumer stopped"
         );
+        self.pulse.shutdown().await;
+        if self.work.sample_every().is_some() {
+            self.work.sample(Status::Stopped);
+        }
+        self.work.tell_change(ChangeKind::Stopped { report: report.clone() });
         self.control.report(report);
     }
 
@@ -124,30 +149,69 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
 
     /// Until it is to stop, or the source can do no more.
     async fn supervise(&mut self) -> Option<Error> {
+        self.start_pulse();
         for index in 0..self.options().max_concurrent.get() {
             self.loops.spawn(worker::run(Arc::clone(&self.work), index, Arc::clone(&self.control.0)));
         }
+        let mut told = Status::Running;
         loop {
             let seen = self.shared().gate.version();
-            match self.shared().phase() {
+            let phase = self.shared().phase();
+            let status = match phase {
                 Phase::Stopping => return None,
-                Phase::Open => self.control.reach(Status::Running, seen),
+                Phase::Open => Status::Running,
+                Phase::Waiting(_) => Status::Waiting,
                 Phase::Paused => {
                     if !self.hand_back().await || self.shared().gate.version() != seen {
                         continue;
                     }
-                    self.control.reach(Status::Paused, seen);
+                    Status::Paused
                 }
-            }
-            if let Some(error) = self.wait_for_change(seen).await {
+            };
+            self.control.reach(status, seen);
+            self.tell_status(std::mem::replace(&mut told, status), phase);
+            let waited = match phase {
+                Phase::Waiting(_) => Some(wait_out(Arc::clone(&self.work), Arc::clone(&self.control.0))),
+                Phase::Open | Phase::Paused | Phase::Stopping => None,
+            };
+            if let Some(error) = self.wait_for_change(seen, waited).await {
                 return Some(error);
             }
         }
     }
 
+    fn start_pulse(&mut self) {
+        if self.options().idle_after.is_some() || self.work.sample_every().is_some() {
+            self.pulse.spawn(pulse::run(Arc::clone(&self.work), Arc::clone(&self.control.0)));
+        }
+    }
+
+    fn tell_status(&self, before: Status, phase: Phase) {
+        let queue = self.work.source.queue_name();
+        match (before, phase) {
+            (_, Phase::Waiting(obstacle)) => {
+                tracing::info!(queue, obstacle = obstacle.name(), "pulls nothing until this is over");
+                self.work.tell_change(ChangeKind::Waiting { obstacle });
+            }
+            (Status::Waiting, Phase::Open) => {
+                tracing::info!(queue, "pulls again");
+                self.work.tell_change(ChangeKind::Ready);
+            }
+            (Status::Paused, Phase::Open) => self.work.tell_change(ChangeKind::Resumed),
+            (_, Phase::Paused) if before != Status::Paused => self.work.tell_change(ChangeKind::Paused),
+            (_, Phase::Open | Phase::Paused | Phase::Stopping) => {}
+        }
+    }
+
     /// Waits until something else is wanted; meanwhile puts back what is lost. Returns the error of a loop that
     /// ended, since all others will end the same way.
-    async fn wait_for_change(&mut self, seen: u64) -> Option<Error> {
+    async fn wait_for_change(
+        &mut self,
+        seen: u64,
+        waited: Option<impl Future<Output = ()>>,
+    ) -> Option<Error> {
+        let mut waited = pin!(futures::future::OptionFuture::from(waited));
+        let mut waits = true;
         loop {
             // Each branch only waits; what has happened stays to be seen by the next call.
             tokio::select! {
@@ -159,6 +223,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
                     }
                 }
                 () = self.work.lost.added() => self.put_back_lost("loop_panic"),
+                // Asks for another phase, which is seen next.
+                _ = &mut waited, if waits => waits = false,
                 Some(Ok(put_back)) = self.returns.join_next() => self.count(put_back, false),
             }
         }
@@ -194,9 +260,9 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         let stuck = in_flight(&work.slots) as u64;
         let drained = |count: fn(&Slot) -> u64| work.slots.iter().map(count).sum::<u64>();
         Report {
-            finished: drained(|slot| slot.drained.finished.load(Ordering::Relaxed)),
-            requeued: drained(|slot| slot.drained.requeued.load(Ordering::Relaxed)),
-            abandoned: drained(|slot| slot.drained.abandoned.load(Ordering::Relaxed)) + stuck,
+            finished: drained(|slot| slot.drained.finished.load(Order::Relaxed)),
+            requeued: drained(|slot| slot.drained.requeued.load(Order::Relaxed)),
+            abandoned: drained(|slot| slot.drained.abandoned.load(Order::Relaxed)) + stuck,
             stats: sum(&work.slots),
             took: work.clock.now().saturating_duration_since(began),
             error,
@@ -322,6 +388,22 @@ async fn put_back<S: MessageSource, H: Handler<T>, T>(
     let reason = NackReason::requeue_now(cause);
     let settled = work.settle(receipt, Some(&reason)).await;
     PutBack { message, reason, settled }
+}
+
+/// How long a consumer that waits keeps what is prefetched: to hand it back costs the broker as much as to deliver it,
+/// and a quorum queue of RabbitMQ 4.0 counts it as a delivery that failed.
+const KEEPS_PREFETCHED: Duration = Duration::from_secs(10);
+
+/// Waits until nothing says no any more, and asks for what is open then. A longer wait hands back what is buffered.
+async fn wait_out<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H, T>>, control: Arc<Shared>) {
+    let clock = &*work.clock;
+    if within(clock, KEEPS_PREFETCHED, work.admission.cleared(clock)).await.is_none() {
+        if let Err(error) = release(&work).await {
+            tracing::warn!(queue = work.source.queue_name(), error = shown(&error), "release failed");
+        }
+        work.admission.cleared(clock).await;
+    }
+    control.admit();
 }
 
 /// Waits until no loop pulls, which is prompt, and hands back what is buffered.

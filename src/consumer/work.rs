@@ -5,17 +5,23 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, poll};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Admission;
 use super::control::View;
 use super::event::{ConsumerEvent, Outcome, Timings};
+use super::handle::Status;
 use super::held::LostDeliveries;
-use super::observer::Observer;
+use super::kill_switch::Switch;
+use super::observer::{ChangeKind, ConsumerChange, ConsumerSample, Observer};
+use super::options::Options;
+use super::ordering::Ordering;
 use super::stats::{Slot, Stats, bump, in_flight, sum};
-use super::{Decode, OnResult, Options};
+use super::{Decode, OnResult};
 use crate::clock::Clock;
 use crate::error::{Chain, Error, ErrorKind, Result};
 use crate::handler::{Handler, panic_text};
@@ -29,6 +35,11 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
     pub(super) decode: Decode<T>,
     pub(super) on_result: OnResult<H::Output>,
     pub(super) observers: Vec<Arc<dyn Observer>>,
+    pub(super) admission: Admission,
+    pub(super) kill_switch: Option<Arc<Switch>>,
+    pub(super) ordering: Option<Ordering>,
+    /// When it was started.
+    pub(super) started: Instant,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: Options,
     pub(super) capabilities: Capabilities,
@@ -84,6 +95,30 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
             error = shown(error),
             "the broker did not take the answer, the message comes again"
         );
+    }
+
+    pub(super) fn tell_change(&self, kind: ChangeKind) {
+        let change = ConsumerChange { queue: self.source.queue_name().into(), at: self.clock.wall(), kind };
+        for observer in &self.observers {
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_change(&change)));
+        }
+    }
+
+    pub(super) fn sample_every(&self) -> Option<Duration> {
+        self.observers.iter().filter_map(|observer| observer.sample_every()).min()
+    }
+
+    pub(super) fn sample(&self, status: Status) {
+        let sample = ConsumerSample {
+            queue: self.source.queue_name().into(),
+            at: self.clock.wall(),
+            status,
+            in_flight: in_flight(&self.slots),
+            stats: sum(&self.slots),
+        };
+        for observer in &self.observers {
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_sample(&sample)));
+        }
     }
 
     /// Tells all observers, each behind a net of its own.

@@ -1,9 +1,10 @@
 //! Whether it makes sense to begin work now.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// Says whether it makes sense to begin work now: that what handlers depend on is there.
 ///
@@ -54,30 +55,44 @@ impl<R: Readiness + ?Sized> Readiness for Arc<R> {
 /// assert!(!database.is_ready());
 /// ```
 #[derive(Debug, Clone)]
-pub struct ReadinessFlag(Arc<watch::Sender<bool>>);
+pub struct ReadinessFlag(Arc<Flag>);
+
+#[derive(Debug)]
+struct Flag {
+    ready: AtomicBool,
+    /// Told when it becomes ready. Wakes in the order of waiting, so that runs on a controlled clock repeat.
+    became_ready: Notify,
+}
 
 impl ReadinessFlag {
     /// A flag that stands at `ready`.
     pub fn new(ready: bool) -> Self {
-        Self(Arc::new(watch::Sender::new(ready)))
+        Self(Arc::new(Flag { ready: AtomicBool::new(ready), became_ready: Notify::new() }))
     }
 
     /// Sets it.
     pub fn set(&self, ready: bool) {
-        self.0.send_replace(ready);
+        self.0.ready.store(ready, Ordering::SeqCst);
+        if ready {
+            self.0.became_ready.notify_waiters();
+        }
     }
 }
 
 impl Readiness for ReadinessFlag {
     fn is_ready(&self) -> bool {
-        *self.0.borrow()
+        self.0.ready.load(Ordering::SeqCst)
     }
 
     fn ready(&self) -> BoxFuture<'_, ()> {
-        let mut changes = self.0.subscribe();
         Box::pin(async move {
-            // The sender lives as long as this flag does.
-            let _ = changes.wait_for(|ready| *ready).await;
+            loop {
+                let became_ready = self.0.became_ready.notified();
+                if self.is_ready() {
+                    return;
+                }
+                became_ready.await;
+            }
         })
     }
 }
