@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use crate::handler::{HandlerError, panic_text};
 use crate::message::Message;
+use crate::source::RequeueOrder;
 
 pub(super) type KeyOf = Arc<dyn Fn(&Message) -> Option<String> + Send + Sync>;
 
@@ -56,14 +57,33 @@ impl Ordering {
 
 impl Place<'_> {
     pub(super) fn is_first(&self) -> bool {
+        self.position().is_none_or(|(before, _)| before == 0)
+    }
+
+    /// How many are before it in its line, and how many behind it.
+    fn position(&self) -> Option<(usize, usize)> {
         let lines = self.ordering.lines();
-        let first = lines.get(&self.key).and_then(VecDeque::front);
-        first.is_some_and(|first| Arc::ptr_eq(first, &self.turn))
+        let line = lines.get(&self.key)?;
+        let before = line.iter().position(|turn| Arc::ptr_eq(turn, &self.turn))?;
+        Some((before, line.len() - before - 1))
     }
 
     /// Waits until all that came before it, with the same key, have been settled.
     pub(super) async fn turn(&self) {
         while !self.is_first() {
+            self.turn.notified().await;
+        }
+    }
+
+    /// Waits until it may be handed back, when all that wait are: so that they keep their order, from the last to the
+    /// first where what is requeued goes to the front, else from the first that waits to the last.
+    pub(super) async fn turn_to_go_back(&self, order: RequeueOrder) {
+        loop {
+            let Some((before, behind)) = self.position() else { return };
+            let may_go = if order == RequeueOrder::Front { behind == 0 } else { before <= 1 };
+            if may_go {
+                return;
+            }
             self.turn.notified().await;
         }
     }
@@ -74,10 +94,11 @@ impl Drop for Place<'_> {
         let mut lines = self.ordering.lines();
         let Some(line) = lines.get_mut(&self.key) else { return };
         line.retain(|turn| !Arc::ptr_eq(turn, &self.turn));
-        match line.front() {
-            // Woken for nothing where it was the first before: it looks again.
-            Some(first) => first.notify_one(),
-            None => drop(lines.remove(&self.key)),
+        if line.is_empty() {
+            lines.remove(&self.key);
+            return;
         }
+        // Those whose turn it may be now. Whoever is woken for nothing looks again.
+        [line.front(), line.get(1), line.back()].into_iter().flatten().for_each(|turn| turn.notify_one());
     }
 }

@@ -123,7 +123,12 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
             // What is pulled is settled by what comes of it, or held.
             Phase::Open | Phase::Waiting(Obstacle::Readiness | Obstacle::Circuit) => None,
             Phase::Waiting(Obstacle::KillSwitch) => Some(Ended::HandedBack("kill_switch")),
-            other => Some(Ended::HandedBack(end_of_waiting(other).unwrap_or("paused"))),
+            other => {
+                if let Some(place) = &held.place {
+                    place.turn_to_go_back(self.work.capabilities.requeue_order).await;
+                }
+                Some(Ended::HandedBack(end_of_waiting(other).unwrap_or("paused")))
+            }
         }
     }
 
