@@ -9,6 +9,7 @@ mod handle;
 mod held;
 mod kill_switch;
 mod observer;
+mod observers;
 mod on_result;
 mod options;
 mod ordering;
@@ -32,13 +33,14 @@ use tokio_util::sync::CancellationToken;
 pub use event::{ConsumerEvent, Outcome, Timings};
 pub use handle::{ConsumerHandle, Status};
 pub use kill_switch::KillSwitch;
-pub use observer::{ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
+pub use observer::{CalledFrom, ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
 pub use on_result::default_on_result;
 pub use retry_policy::RetryPolicy;
 pub use stats::Stats;
 pub use supervisor::Report;
 
 use control::Control;
+use observers::Observers;
 use options::{Options, invalid};
 
 use crate::backoff::Backoff;
@@ -90,7 +92,7 @@ pub struct QueueConsumer<S: MessageSource, H: Handler<T>, T> {
     handler: H,
     decode: Decode<T>,
     on_result: OnResult<H::Output>,
-    observers: Vec<Arc<dyn Observer>>,
+    observers: Observers,
     clock: Arc<dyn Clock>,
     options: Options,
     control: Control,
@@ -122,7 +124,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
             handler,
             decode: Arc::new(move |message| decoder(message).map_err(Into::into)),
             on_result: Arc::new(|result, _| default_on_result(result)),
-            observers: Vec::new(),
+            observers: Observers::default(),
             clock: Arc::new(SystemClock),
             options: Options::default(),
             control: Control::new(),
@@ -152,15 +154,20 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     }
 
     /// Adds an observer, which is called once for each message after it is settled. Any number of them; one that panics
-    /// is counted and called again for the next message. They run within the loop: a slow one makes the loop slow. They
-    /// are dropped when the consumer has ended and its last handle is gone.
+    /// is counted and called again for the next message. It is called in the loop, which waits for it: it must not block,
+    /// and one call that takes longer than 10 ms is its last there. From then on it is called from a thread of its own,
+    /// in the same order, behind a queue of 1,024; what does not fit is dropped and counted (`observer_drops`). What may
+    /// block at its first call already says so as an [`Observer`] ([`CalledFrom::Thread`]). They are dropped when the
+    /// consumer has ended and its last handle is gone.
     pub fn on_event(self, observer: impl Fn(&ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.observer(observer)
     }
 
-    /// As [`on_event`](Self::on_event), for an [`Observer`] that wants to be told of more than the messages.
+    /// As [`on_event`](Self::on_event), for an [`Observer`] that wants to be told of more than the messages, or to be
+    /// called from a thread from the start. It is asked once, here, from where it is to be called and how often it wants
+    /// a sample.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observers.push(Arc::new(observer));
+        self.observers.push(observer);
         self
     }
 

@@ -10,7 +10,21 @@ use super::supervisor::Report;
 
 /// Is told what a consumer does: of each message once, of what else changes, and, where it wants to, at intervals.
 ///
-/// Every closure from a [`ConsumerEvent`] is one. It is called in the consumer's own loop, and so has to be quick.
+/// Every closure from a [`ConsumerEvent`] is one. It is called in the consumer's own loops, which wait for it, so it has
+/// to be quick: a queue to somewhere else is, a request over the network is not. On a consumer of several loops it is
+/// called from several threads at once.
+///
+/// One that panics is called again for the next thing; `observer_panics` counts it. One whose call took longer than
+/// 10 ms, by the consumer's clock, is from then on called from a thread of its own, so that it keeps up nothing but
+/// itself: behind a queue of 1,024 entries, in the order in which things happened. What does not fit is dropped; the
+/// counter `observer_drops` says how much, and one warning that it is so. On a clock that a test holds no call takes
+/// any time, and so nothing moves.
+///
+/// That first call is waited for, however long it takes: an observer that may block for long says so beforehand
+/// ([`called_from`](Self::called_from)), and then no loop ever waits for it.
+///
+/// When the consumer ends, what still waits for a thread is told first, for as long as `close_timeout`; the rest is
+/// dropped and counted, and a thread that hangs in a call is left behind with a warning: nothing can end it.
 pub trait Observer: Send + Sync + 'static {
     /// Called once for each message, after it is settled.
     fn on_message(&self, event: &ConsumerEvent);
@@ -20,7 +34,14 @@ pub trait Observer: Send + Sync + 'static {
         let _ = change;
     }
 
-    /// How often [`on_sample`](Self::on_sample) is to be called; never by default.
+    /// Where it is called; asked once, when it is added.
+    fn called_from(&self) -> CalledFrom {
+        CalledFrom::LoopWhileQuick
+    }
+
+    /// How often [`on_sample`](Self::on_sample) is to be called; never by default. Asked once, when it is added. Two
+    /// samples are at least this long apart, and 10 ms where it is shorter; where several observers want samples, those
+    /// of the slower ones wait for one of the quickest one's.
     fn sample_every(&self) -> Option<Duration> {
         None
     }
@@ -35,6 +56,20 @@ impl<F: Fn(&ConsumerEvent) + Send + Sync + 'static> Observer for F {
     fn on_message(&self, event: &ConsumerEvent) {
         self(event);
     }
+}
+
+/// Where an observer is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum CalledFrom {
+    /// In the consumer's loops, until one call takes longer than 10 ms; from then on from a thread of its own.
+    #[default]
+    LoopWhileQuick,
+    /// In the consumer's loops always, and then nothing is ever dropped: for what cannot block, and must not miss
+    /// anything because the machine was busy for a moment.
+    Loop,
+    /// From a thread of its own from the start: for what may block.
+    Thread,
 }
 
 /// What a consumer tells beside the messages.

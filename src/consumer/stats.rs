@@ -53,8 +53,10 @@ counters! {
     panics,
     /// `on_result`s that panicked.
     on_result_panics,
-    /// Observers that panicked.
+    /// Observers that panicked. A panic on an observer's own thread is counted with the next thing that it is told.
     observer_panics,
+    /// Events, changes and samples that an observer was not told, since it is slow and too much waited for it already.
+    observer_drops,
     /// Loops that panicked, in a source or when a handler was dropped, and were started again.
     loop_panics,
     /// Receives that failed.

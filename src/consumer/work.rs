@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::{FutureExt, poll};
 use tokio::sync::Notify;
@@ -17,10 +17,11 @@ use super::event::{ConsumerEvent, Outcome, Timings};
 use super::handle::Status;
 use super::held::LostDeliveries;
 use super::kill_switch::Switch;
-use super::observer::{ChangeKind, ConsumerChange, ConsumerSample, Observer};
+use super::observer::{ChangeKind, ConsumerChange, ConsumerSample};
+use super::observers::Observers;
 use super::options::Options;
 use super::ordering::Ordering;
-use super::stats::{Slot, Stats, bump, in_flight, sum};
+use super::stats::{Slot, Stats, in_flight, sum};
 use super::{Decode, OnResult};
 use crate::clock::Clock;
 use crate::error::{Chain, Error, ErrorKind, Result};
@@ -34,7 +35,7 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
     pub(super) handler: H,
     pub(super) decode: Decode<T>,
     pub(super) on_result: OnResult<H::Output>,
-    pub(super) observers: Vec<Arc<dyn Observer>>,
+    pub(super) observers: Observers,
     pub(super) admission: Admission,
     pub(super) kill_switch: Option<Arc<Switch>>,
     pub(super) ordering: Option<Ordering>,
@@ -97,18 +98,27 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         );
     }
 
-    pub(super) fn tell_change(&self, kind: ChangeKind) {
-        let change = ConsumerChange { queue: self.source.queue_name().into(), at: self.clock.wall(), kind };
-        for observer in &self.observers {
-            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_change(&change)));
+    /// The supervisor's own slot: a counter has one writer.
+    pub(super) fn supervisors_slot(&self) -> &Slot {
+        &self.slots[self.options.max_concurrent.get()]
+    }
+
+    /// The slot of what happens by time alone.
+    pub(super) fn pulse_slot(&self) -> &Slot {
+        &self.slots[self.options.max_concurrent.get() + 1]
+    }
+
+    /// Tells all observers of something beside the messages; `slot` is the caller's own.
+    pub(super) fn tell_change(&self, slot: &Slot, kind: ChangeKind) {
+        if self.observers.is_empty() {
+            return;
         }
+        let change = ConsumerChange { queue: self.source.queue_name().into(), at: self.clock.wall(), kind };
+        self.observers.tell_change(slot, &*self.clock, &change);
     }
 
-    pub(super) fn sample_every(&self) -> Option<Duration> {
-        self.observers.iter().filter_map(|observer| observer.sample_every()).min()
-    }
-
-    pub(super) fn sample(&self, status: Status) {
+    /// Gives a sample to those observers that want one by now; `slot` is the caller's own.
+    pub(super) fn sample(&self, slot: &Slot, status: Status) {
         let sample = ConsumerSample {
             queue: self.source.queue_name().into(),
             at: self.clock.wall(),
@@ -116,12 +126,10 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
             in_flight: in_flight(&self.slots),
             stats: sum(&self.slots),
         };
-        for observer in &self.observers {
-            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_sample(&sample)));
-        }
+        self.observers.tell_sample(slot, &*self.clock, &sample);
     }
 
-    /// Tells all observers, each behind a net of its own.
+    /// Tells all observers of a message.
     pub(super) fn tell(
         &self,
         slot: &Slot,
@@ -134,18 +142,7 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         let queue = self.source.queue_name().to_owned();
         let settlement = reason.map_or(Settlement::Ack, Settlement::Nack);
         let event = ConsumerEvent { queue, message, outcome, settlement, settle_error, timings };
-        for observer in &self.observers {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.on_message(&event))) {
-                bump(&slot.counters.observer_panics);
-                let panic = panic_text(panic);
-                tracing::error!(
-                    queue = event.queue,
-                    message = event.message.id(),
-                    panic,
-                    "an observer panicked"
-                );
-            }
-        }
+        self.observers.tell_message(slot, &*self.clock, &event);
     }
 }
 
