@@ -256,6 +256,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         self.put_back_lost("shutting_down");
         self.end_returns().await;
         let closed = bounded(&work, "close", async { work.source.close().await }).await;
+        let own = &work.slots[work.options.max_concurrent.get()];
+        work.observers.end(own, &*work.clock, work.options.close_timeout).await;
         // What a loop still holds now is on a thread that it does not give back.
         let stuck = in_flight(&work.slots) as u64;
         let drained = |count: fn(&Slot) -> u64| work.slots.iter().map(count).sum::<u64>();
