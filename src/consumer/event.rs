@@ -30,7 +30,12 @@ impl ConsumerEvent {
     /// An event as an observer would get it, without an error and with timings of zero: for tests of observers.
     pub fn new(queue: impl Into<String>, message: Message, outcome: Outcome, settlement: Settlement) -> Self {
         let received_at = message.received_at();
-        let timings = Timings { received_at, handling: Duration::ZERO, settling: Duration::ZERO };
+        let timings = Timings {
+            received_at,
+            waited: Duration::ZERO,
+            handling: Duration::ZERO,
+            settling: Duration::ZERO,
+        };
         Self { queue: queue.into(), message, outcome, settlement, settle_error: None, timings }
     }
 
@@ -70,12 +75,15 @@ impl Outcome {
     }
 }
 
-/// How long the steps of one message took, by monotonic time.
+/// How long the steps of one message took, by monotonic time unless it says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timings {
     /// When the source took it from the broker, by the wall clock.
     pub received_at: SystemTime,
+    /// From there until a loop had it: how long it was buffered in the source. By the wall clock, which alone knows when
+    /// it was taken; zero where that clock was put back meanwhile.
+    pub waited: Duration,
     /// From the moment when a loop had the message until the handler had ended, decoding included.
     pub handling: Duration,
     /// From there until the broker had the answer.

@@ -43,7 +43,7 @@ impl ConsumerHandle {
 
     /// Drains: no handler starts any more, what runs is waited for (`drain_timeout`), then cancelled, then dropped and
     /// put back; settlements are flushed and the source is closed. Prompt where handlers and broker are; at worst it
-    /// takes `drain_timeout`, `drain_grace`, four times `close_timeout` and 3 s, which is 34 s by default. From any
+    /// takes `drain_timeout`, `drain_grace`, five times `close_timeout` and 3 s, which is 39 s by default. From any
     /// number of tasks; all get the same report. A consumer that was not started gives an empty one at once, and ends
     /// when it is started.
     ///

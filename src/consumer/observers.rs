@@ -105,7 +105,6 @@ impl Observers {
     }
 
     /// How often [`tell_sample`](Self::tell_sample) is to be called: the shortest time that any of them wants.
-    #[allow(dead_code)] // Until the supervisor takes samples.
     pub(super) fn sample_every(&self) -> Option<Duration> {
         self.0.iter().filter_map(|observed| observed.sample_every).min()
     }
@@ -116,13 +115,11 @@ impl Observers {
     }
 
     /// Tells of a change.
-    #[allow(dead_code)] // Until the supervisor tells of changes.
     pub(super) fn tell_change(&self, slot: &Slot, clock: &dyn Clock, change: &ConsumerChange) {
         self.tell(slot, clock, Told::Change(change), |_, _| true);
     }
 
     /// Gives a sample to those that want one by now.
-    #[allow(dead_code)] // Until the supervisor takes samples.
     pub(super) fn tell_sample(&self, slot: &Slot, clock: &dyn Clock, sample: &ConsumerSample) {
         self.tell(slot, clock, Told::Sample(sample), Observed::wants_sample);
     }
@@ -154,7 +151,6 @@ impl Observers {
 
     /// Lets the threads tell what they still have, and waits for them, `bound` at most. What is not told by then is
     /// dropped, and a thread that hangs in a call is left behind. Nothing is told on threads after this.
-    #[allow(dead_code)] // Until the supervisor ends them.
     pub(super) async fn end(&self, slot: &Slot, clock: &dyn Clock, bound: Duration) {
         let outside: Vec<&Outside> =
             self.0.iter().filter_map(|observed| observed.outside.get()?.as_ref()).collect();

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::{FutureExt, poll};
 use tracing::Instrument;
@@ -32,6 +32,10 @@ fn end_of_waiting(phase: Phase) -> Option<&'static str> {
     }
 }
 
+fn waited(message: &Message, now: SystemTime) -> Duration {
+    now.duration_since(message.received_at()).unwrap_or_default()
+}
+
 impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
     /// From the message in hand to its answer. `on_trial` is whether it is the only one under way until it is known how
     /// it went.
@@ -41,6 +45,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         bump(&self.slot.counters.received);
         self.note_activity();
         let started = self.now_if_observed();
+        let waited = started.map(|_| waited(&held.message, work.clock.wall())).unwrap_or_default();
         let mut ended = Ended::CutShort;
         match self.why_not_begin(held).await {
             None => self.work_on(held, &mut ended).await,
@@ -66,6 +71,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         if let (Some(started), Some(handled)) = (started, handled) {
             let timings = Timings {
                 received_at: held.message.received_at(),
+                waited,
                 handling: handled.saturating_duration_since(started),
                 settling: work.clock.now().saturating_duration_since(handled),
             };
@@ -101,7 +107,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
             ?pause,
             "the kill switch has tripped"
         );
-        self.work.tell_change(ChangeKind::Tripped { failed, of, pause });
+        self.work.tell_change(self.slot, ChangeKind::Tripped { failed, of, pause });
     }
 
     /// Waits in line behind those with the same key. `None` when the handler may be called.

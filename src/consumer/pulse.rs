@@ -14,7 +14,7 @@ use crate::source::MessageSource;
 
 /// Runs until it is dropped. Returns at once where there is nothing to do.
 pub(super) async fn run<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H, T>>, control: Arc<Shared>) {
-    let sample_every = work.sample_every();
+    let sample_every = work.observers.sample_every();
     let idle = async {
         match work.options.idle_after {
             Some(idle_after) => tell_of_idleness(&work, &control, idle_after).await,
@@ -24,8 +24,8 @@ pub(super) async fn run<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H,
     let samples = async {
         match sample_every {
             Some(every) => loop {
-                work.sample(control.status());
-                work.clock.sleep(every.max(SHORTEST_SAMPLE)).await;
+                work.sample(work.pulse_slot(), control.status());
+                work.clock.sleep(every).await;
             },
             None => std::future::pending().await,
         }
@@ -33,9 +33,6 @@ pub(super) async fn run<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H,
     // Neither ends.
     futures::join!(idle, samples);
 }
-
-/// An observer that wants to be called all the time is called this often.
-const SHORTEST_SAMPLE: Duration = Duration::from_millis(10);
 
 /// Once for each time without messages: nothing came, and nothing was in hand.
 async fn tell_of_idleness<S: MessageSource, H: Handler<T>, T>(
@@ -56,7 +53,7 @@ async fn tell_of_idleness<S: MessageSource, H: Handler<T>, T>(
         }
         since = later(since, last_active(&work.slots, work.started));
         if now.saturating_duration_since(since) >= idle_after {
-            work.tell_change(ChangeKind::Idle { after: idle_after });
+            work.tell_change(work.pulse_slot(), ChangeKind::Idle { after: idle_after });
             told_at_count = Some(received);
             since = now;
         }

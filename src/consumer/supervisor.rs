@@ -88,8 +88,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             (Obstacle::Circuit, handler.readiness()),
             (Obstacle::KillSwitch, kill_switch.clone().map(|switch| switch as Arc<dyn Readiness>)),
         ]);
-        // One slot more than there are loops: the supervisor's own, for what it puts back.
-        let slots = (0..=options.max_concurrent.get()).map(|_| Slot::default()).collect();
+        // Two more than there are loops: the supervisor's own, for what it puts back, and that of the pulse.
+        let slots = (0..options.max_concurrent.get() + 2).map(|_| Slot::default()).collect();
         let work = Arc::new(Work {
             capabilities: source.capabilities(),
             source,
@@ -132,10 +132,12 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
             abandoned = report.abandoned, took = ?report.took, "consumer stopped"
         );
         self.pulse.shutdown().await;
-        if self.work.sample_every().is_some() {
-            self.work.sample(Status::Stopped);
+        if self.work.observers.sample_every().is_some() {
+            self.work.sample(self.work.supervisors_slot(), Status::Stopped);
         }
-        self.work.tell_change(ChangeKind::Stopped { report: report.clone() });
+        self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Stopped { report: report.clone() });
+        let work = &self.work;
+        work.observers.end(work.supervisors_slot(), &*work.clock, work.options.close_timeout).await;
         self.control.report(report);
     }
 
@@ -181,7 +183,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
     }
 
     fn start_pulse(&mut self) {
-        if self.options().idle_after.is_some() || self.work.sample_every().is_some() {
+        if self.options().idle_after.is_some() || self.work.observers.sample_every().is_some() {
             self.pulse.spawn(pulse::run(Arc::clone(&self.work), Arc::clone(&self.control.0)));
         }
     }
@@ -191,14 +193,18 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         match (before, phase) {
             (_, Phase::Waiting(obstacle)) => {
                 tracing::info!(queue, obstacle = obstacle.name(), "pulls nothing until this is over");
-                self.work.tell_change(ChangeKind::Waiting { obstacle });
+                self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Waiting { obstacle });
             }
             (Status::Waiting, Phase::Open) => {
                 tracing::info!(queue, "pulls again");
-                self.work.tell_change(ChangeKind::Ready);
+                self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Ready);
             }
-            (Status::Paused, Phase::Open) => self.work.tell_change(ChangeKind::Resumed),
-            (_, Phase::Paused) if before != Status::Paused => self.work.tell_change(ChangeKind::Paused),
+            (Status::Paused, Phase::Open) => {
+                self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Resumed)
+            }
+            (_, Phase::Paused) if before != Status::Paused => {
+                self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Paused)
+            }
             (_, Phase::Open | Phase::Paused | Phase::Stopping) => {}
         }
     }
@@ -256,8 +262,6 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         self.put_back_lost("shutting_down");
         self.end_returns().await;
         let closed = bounded(&work, "close", async { work.source.close().await }).await;
-        let own = &work.slots[work.options.max_concurrent.get()];
-        work.observers.end(own, &*work.clock, work.options.close_timeout).await;
         // What a loop still holds now is on a thread that it does not give back.
         let stuck = in_flight(&work.slots) as u64;
         let drained = |count: fn(&Slot) -> u64| work.slots.iter().map(count).sum::<u64>();
@@ -342,14 +346,14 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         if let Err(error) = &settled {
             work.report_settle_error(&message, Some(&reason), error);
         }
-        // The last slot is the supervisor's: a counter has one writer.
-        let slot = &work.slots[work.options.max_concurrent.get()];
+        let slot = work.supervisors_slot();
         slot.count(Ending::CutShort, Some(&reason), settled.is_ok());
         if draining {
             slot.count_drained(Ending::CutShort, settled.is_ok());
         }
         let none = Duration::ZERO;
-        let timings = Timings { received_at: message.received_at(), handling: none, settling: none };
+        let timings =
+            Timings { received_at: message.received_at(), waited: none, handling: none, settling: none };
         work.tell(slot, message, Outcome::CutShort, Some(reason), settled.err(), timings);
     }
 
