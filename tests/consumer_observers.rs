@@ -185,8 +185,9 @@ async fn an_observer_that_hangs_for_ever_keeps_up_neither_messages_nor_the_end()
     assert_eq!(quick.len(), 3_000);
     assert_eq!(told.len(), 0, "it hangs");
     assert!((3 * SECOND..4 * SECOND).contains(&took), "it was waited for {took:?}");
-    // It is in the call for the first one, unless its thread came to nothing yet, and is told nothing more.
-    assert!((2_999..=3_000).contains(&report.stats.observer_drops), "{report:?}");
+    // It is in the call for the first one, unless its thread came to nothing yet, and is told nothing more: the end
+    // is one thing more than the messages.
+    assert!((2_999..=3_001).contains(&report.stats.observer_drops), "{report:?}");
     assert!(report.is_clean(), "{report:?}");
     drop(gate);
 }

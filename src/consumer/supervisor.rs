@@ -126,7 +126,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         if let Some(error) = &error {
             tracing::error!(queue = self.work.source.queue_name(), error = shown(error), "the consumer ends");
         }
-        let report = self.drain(error).await;
+        let mut report = self.drain(error).await;
         tracing::info!(
             queue = self.work.source.queue_name(), finished = report.finished, requeued = report.requeued,
             abandoned = report.abandoned, took = ?report.took, "consumer stopped"
@@ -138,6 +138,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Supervisor<S, H, T> {
         self.work.tell_change(self.work.supervisors_slot(), ChangeKind::Stopped { report: report.clone() });
         let work = &self.work;
         work.observers.end(work.supervisors_slot(), &*work.clock, work.options.close_timeout).await;
+        report.stats = sum(&work.slots);
         self.control.report(report);
     }
 
