@@ -61,6 +61,24 @@ impl ErrorKind {
         }
     }
 
+    /// A short name, for tables and labels; one of a fixed set.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disconnected => "disconnected",
+            Self::Refused => "refused",
+            Self::Unroutable => "unroutable",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Stale => "stale",
+            Self::Closed => "closed",
+            Self::NotFound => "not_found",
+            Self::Unauthorized => "unauthorized",
+            Self::Timeout => "timeout",
+            Self::Invalid => "invalid",
+            Self::Unsupported => "unsupported",
+            Self::Other => "other",
+        }
+    }
+
     fn phrase(self) -> &'static str {
         match self {
             Self::Disconnected => "no connection",

@@ -133,6 +133,23 @@ impl Context {
         self.message.correlation_id()
     }
 
+    /// For what the handler publishes because of this message: gives it the correlation id and the trace context of
+    /// this one, each unless it has its own. [`Message::caused_by`] says where they go.
+    ///
+    /// ```
+    /// use tokio_util::sync::CancellationToken;
+    /// use windlass::{Context, Message};
+    ///
+    /// let order = Message::new("{}").with_id("order-7");
+    /// let context = Context::new(order, CancellationToken::new());
+    /// let invoice = context.carry(Message::new("{}").with_id("invoice-1"));
+    /// assert_eq!(invoice.correlation_id(), "order-7");
+    /// ```
+    #[must_use]
+    pub fn carry(&self, message: Message) -> Message {
+        message.caused_by(&self.message)
+    }
+
     /// Fires when the result no longer matters: the drain time of the consumer is over, or the lease was lost and the
     /// broker delivers the message to somebody else. It does not fire when the handler has returned.
     pub fn cancellation(&self) -> &CancellationToken {

@@ -1,6 +1,7 @@
 //! A message: what was sent, and how it came.
 
 mod headers;
+pub(crate) mod trace;
 
 use std::any::Any;
 use std::fmt;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 pub use headers::{HeaderValue, Headers};
+pub use trace::TraceParent;
 
 /// A message: what was sent (id, body, headers, properties) and, once delivered, how it came (attempt, redelivered,
 /// delivery count, time of receipt, the broker's own data).
@@ -124,12 +126,15 @@ impl Message {
     /// `correlation-id`, else the broker's property, else the message id. Empty ones and ones that are not text are
     /// passed over.
     pub fn correlation_id(&self) -> &str {
+        self.given_correlation_id().unwrap_or_else(|| self.id())
+    }
+
+    fn given_correlation_id(&self) -> Option<&str> {
         let header =
             |name| self.headers().get(name).and_then(HeaderValue::as_str).filter(|text| !text.is_empty());
         header("x-correlation-id")
             .or_else(|| header("correlation-id"))
             .or_else(|| self.correlation_property().filter(|text| !text.is_empty()))
-            .unwrap_or_else(|| self.id())
     }
 
     /// Which try this is: 1 for the first. Only a settled, counted `Retry` adds one; crashes, cut connections,

@@ -1,7 +1,11 @@
 //! The other half of the contract: sending a message to a queue and knowing that it arrived.
 
+mod traced;
+
 use std::future::Future;
 use std::sync::Arc;
+
+pub use traced::Traced;
 
 use crate::error::Result;
 use crate::message::Message;
