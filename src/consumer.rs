@@ -19,6 +19,7 @@ mod retry_policy;
 mod signal;
 mod stats;
 mod supervisor;
+mod trace;
 mod work;
 mod worker;
 

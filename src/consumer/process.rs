@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::{FutureExt, poll};
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::control::Phase;
 use super::ended::Ended;
@@ -15,13 +15,14 @@ use super::held::Held;
 use super::kill_switch::Trip;
 use super::observer::{ChangeKind, Obstacle};
 use super::stats::{Activity, bump};
+use super::trace::{process_span, record_end, record_settled, settle_span};
 use super::work::{caught, shown};
 use super::worker::Worker;
 use crate::clock::{after, within};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Cancellation, Context, Handler, HandlerError};
 use crate::message::Message;
-use crate::source::MessageSource;
+use crate::source::{MessageSource, NackReason};
 
 /// The cause for handing back what has not begun, where the phase asks for it.
 fn end_of_waiting(phase: Phase) -> Option<&'static str> {
@@ -47,16 +48,18 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         let started = self.now_if_observed();
         let waited = started.map(|_| waited(&held.message, work.clock.wall())).unwrap_or_default();
         let mut ended = Ended::CutShort;
+        let mut span = Span::none();
         match self.why_not_begin(held).await {
-            None => self.work_on(held, &mut ended).await,
+            None => self.work_on(held, &mut ended, &mut span).await,
             Some(instead) => ended = instead,
         }
         self.count_for_the_kill_switch(&ended, on_trial);
         let reason = self.decide(&ended, &held.message);
+        record_end(&span, &ended, reason.as_deref());
         let handled = self.now_if_observed();
         let Some(receipt) = held.take_receipt() else { return };
         self.slot.set(Activity::Settling);
-        let settled = work.settle(receipt, reason.as_deref()).await;
+        let settled = self.settle(receipt, &held.message, reason.as_deref(), span).await;
         let settled_ok = settled.is_ok();
         // The next with its key begins.
         held.place = None;
@@ -83,6 +86,23 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         self.slot.set(Activity::Pulling);
         self.damp(reason.as_deref(), settled_ok).await;
         self.yield_after_a_spell(held.message.received_at()).await;
+    }
+
+    /// Takes the span of the work, which is to end before the answer is given.
+    async fn settle(
+        &self,
+        receipt: S::Receipt,
+        message: &Message,
+        reason: Option<&NackReason>,
+        process: Span,
+    ) -> Result<()> {
+        let source = &self.work.source;
+        let span = settle_span(source.system(), source.queue_name(), message, reason, &process);
+        drop(process);
+        // Pinned before it is wrapped, as the handler is.
+        let settled = pin!(self.work.settle(receipt, reason)).instrument(span.clone()).await;
+        record_settled(&span, &settled);
+        settled
     }
 
     fn now_if_observed(&self) -> Option<Instant> {
@@ -138,8 +158,8 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         }
     }
 
-    /// Handles the message, again after each outage that the failure may be due to.
-    async fn work_on(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
+    /// Handles the message, again after each outage that the failure may be due to; `span` is that of the last time.
+    async fn work_on(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>, span: &mut Span) {
         let work = self.work;
         let until =
             work.options.readiness.is_some().then(|| after(work.clock.now(), work.options.hold_timeout));
@@ -150,7 +170,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
                 *ended = Ended::HandedBack(cause);
                 return;
             }
-            self.attempt(held, ended).await;
+            *span = self.attempt(held, ended).await;
             if until.is_none() || !ended.may_be_an_outage() || !work.admission.is_not_ready() {
                 return;
             }
@@ -178,13 +198,14 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
     }
 
     /// Decodes and handles.
-    async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
+    async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Span {
         self.renew_context();
         *ended = Ended::CutShort;
-        self.call(held, ended).await;
+        let span = self.call(held, ended).await;
         if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
             bump(&self.slot.counters.invalid);
         }
+        span
     }
 
     /// A message has a token of its own where anybody could tell: where the one before was asked for, is still held, or
@@ -200,10 +221,11 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         }
     }
 
-    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) {
+    /// Returns the span that the handler ran in, for what is known only later.
+    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Span {
         let work = self.work;
         let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
-        let span = self.span(&held.message);
+        let span = process_span(work.source.system(), work.source.queue_name(), &held.message);
         // Pinned before it is wrapped, so that the wrapper moves a pointer and not the handler.
         let handled = pin!(async {
             let returned = {
@@ -219,7 +241,6 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
                 bump(&self.slot.counters.panics);
                 *ended = Ended::Handled(Err(HandlerError::from_panic(panic)));
             }
-            span.record("windlass.outcome", ended.name());
         });
         let mut call = pin!(handled.instrument(span.clone()));
         // Asked once before the rest is set up: a handler that need not wait costs no more than its call.
@@ -232,25 +253,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
                 () = async { self.lease_lost(held).await; std::future::pending().await } => {}
             }
         }
-    }
-
-    /// The span that the handler runs in, by OpenTelemetry's semantic conventions for messaging (1.27). Costs a look at
-    /// a flag where nobody records it.
-    fn span(&self, message: &Message) -> tracing::Span {
-        tracing::info_span!(
-            "process",
-            otel.name = %format_args!("process {}", self.work.source.queue_name()),
-            otel.kind = "consumer",
-            messaging.system = self.work.source.system(),
-            messaging.operation.name = "process",
-            messaging.operation.type = "process",
-            messaging.destination.name = self.work.source.queue_name(),
-            messaging.message.id = message.id(),
-            messaging.message.conversation_id = message.correlation_id(),
-            messaging.message.body.size = message.body().len(),
-            windlass.attempt = message.attempt(),
-            windlass.outcome = tracing::field::Empty,
-        )
+        span
     }
 
     /// Extends the lease three times as often as needed, so that one failed extend costs nothing. Returns once it is

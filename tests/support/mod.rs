@@ -6,6 +6,7 @@
 pub(crate) mod faulty;
 mod log;
 pub(crate) mod rng;
+pub(crate) mod spans;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
