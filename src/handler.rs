@@ -1,21 +1,30 @@
 //! What a service writes: an async function from a payload and a context to a result.
 
+mod breaker;
+mod concurrency;
+mod context;
 mod error;
+mod guarded;
+mod policies;
 mod readiness;
+mod retry;
+mod timeout;
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio_util::sync::CancellationToken;
-
+pub use breaker::{CircuitBreaker, CircuitState};
+pub use concurrency::{Concurrency, WhenFull};
+pub(crate) use context::Cancellation;
+pub use context::Context;
 pub(crate) use error::panic_text;
 pub use error::{Direction, Failure, HandlerError};
+pub use guarded::Guarded;
+pub use policies::Policies;
 pub use readiness::{Readiness, ReadinessFlag};
+pub use retry::Retry;
 
 use crate::error::BoxError;
-use crate::message::Message;
 
 /// Does the work for one message.
 ///
@@ -76,93 +85,5 @@ where
 
     async fn handle(&self, payload: T, context: Context) -> Result<O, HandlerError> {
         self(payload, context).await.map_err(HandlerError::from_error)
-    }
-}
-
-/// What a handler knows about the message beside its payload. Cheap to clone.
-#[derive(Clone)]
-pub struct Context {
-    message: Message,
-    cancellation: Arc<Cancellation>,
-}
-
-/// A token that knows whether anybody asked for it, so that a consumer makes a new one for the next message only then.
-pub(crate) struct Cancellation {
-    token: CancellationToken,
-    asked: AtomicBool,
-}
-
-impl Cancellation {
-    pub(crate) fn new(token: CancellationToken) -> Self {
-        Self { token, asked: AtomicBool::new(false) }
-    }
-
-    /// For the owner, who does not count as asking.
-    pub(crate) fn token(&self) -> &CancellationToken {
-        &self.token
-    }
-
-    pub(crate) fn was_asked_for(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
-    }
-}
-
-impl Context {
-    /// A context for `message`; for handlers that are called without a consumer, as tests do.
-    pub fn new(message: Message, cancellation: CancellationToken) -> Self {
-        Self::shared(message, Arc::new(Cancellation::new(cancellation)))
-    }
-
-    /// Cloning a token takes a lock; a consumer shares one behind an `Arc` instead.
-    pub(crate) fn shared(message: Message, cancellation: Arc<Cancellation>) -> Self {
-        Self { message, cancellation }
-    }
-
-    /// The message.
-    pub fn message(&self) -> &Message {
-        &self.message
-    }
-
-    /// Which try this is, 1 for the first.
-    pub fn attempt(&self) -> u32 {
-        self.message.attempt()
-    }
-
-    /// What ties this message to the work that caused it, see [`Message::correlation_id`].
-    pub fn correlation_id(&self) -> &str {
-        self.message.correlation_id()
-    }
-
-    /// For what the handler publishes because of this message: gives it the correlation id and the trace context of
-    /// this one, each unless it has its own. [`Message::caused_by`] says where they go.
-    ///
-    /// ```
-    /// use tokio_util::sync::CancellationToken;
-    /// use windlass::{Context, Message};
-    ///
-    /// let order = Message::new("{}").with_id("order-7");
-    /// let context = Context::new(order, CancellationToken::new());
-    /// let invoice = context.carry(Message::new("{}").with_id("invoice-1"));
-    /// assert_eq!(invoice.correlation_id(), "order-7");
-    /// ```
-    #[must_use]
-    pub fn carry(&self, message: Message) -> Message {
-        message.caused_by(&self.message)
-    }
-
-    /// Fires when the result no longer matters: the drain time of the consumer is over, or the lease was lost and the
-    /// broker delivers the message to somebody else. It does not fire when the handler has returned.
-    pub fn cancellation(&self) -> &CancellationToken {
-        self.cancellation.asked.store(true, Ordering::Relaxed);
-        &self.cancellation.token
-    }
-}
-
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context")
-            .field("message", &self.message)
-            .field("cancelled", &self.cancellation.token.is_cancelled())
-            .finish()
     }
 }
