@@ -119,27 +119,39 @@ impl HandlerError {
     /// `Timeout`, `Panicked` and `CircuitOpen` have no second: passed through `anyhow` without a context, they count as
     /// `Failed`.
     pub fn from_error(error: impl Into<BoxError>) -> Self {
-        let error = match error.into().downcast::<Self>() {
-            Ok(ours) => return *ours,
+        Self::classed(error.into(), |_| None).unwrap_or_else(Self::failed)
+    }
+
+    /// As [`from_error`](Self::from_error), for callers who know errors of others by their class: `known` is asked about
+    /// each link that is none of ours. Gives the error back where nothing in its chain has a class.
+    pub(crate) fn classed(
+        error: BoxError,
+        mut known: impl FnMut(&(dyn StdError + 'static)) -> Option<Self>,
+    ) -> Result<Self, BoxError> {
+        let error = match error.downcast::<Self>() {
+            Ok(ours) => return Ok(*ours),
             Err(other) => other,
         };
         let mut link: Option<&(dyn StdError + 'static)> = Some(&*error);
         while let Some(current) = link {
             if let Some(ours) = current.downcast_ref::<Self>() {
-                return match ours.failure() {
+                return Ok(match ours.failure() {
                     Some(failure) => failure.0.class.of(error),
                     None => ours.clone(),
-                };
+                });
             }
             if let Some(failure) = current.downcast_ref::<Failure>() {
-                return failure.0.class.of(error);
+                return Ok(failure.0.class.of(error));
             }
             if let Some(why) = current.downcast_ref::<NotCalled>() {
-                return why.into_error();
+                return Ok(why.into_error());
+            }
+            if let Some(class) = known(current) {
+                return Ok(class);
             }
             link = current.source();
         }
-        Self::failed(error)
+        Err(error)
     }
 
     pub(crate) fn from_panic(payload: Box<dyn Any + Send>) -> Self {
@@ -159,6 +171,49 @@ impl HandlerError {
             Self::BackpressureReject => "backpressure_reject",
             Self::Dropped => "dropped",
             Self::NotRunning => "not_running",
+        }
+    }
+
+    /// The status of an HTTP answer, for a handler that also serves a route.
+    ///
+    /// | class | status | since |
+    /// |---|---|---|
+    /// | `Validation` of the input | 400 | the caller sent what cannot be read |
+    /// | `Validation` of the output | 500 | the caller did nothing wrong, the service did |
+    /// | `Terminal` | 422 | it was read, and the same request will never succeed |
+    /// | `Timeout` | 504 | what it waited for did not answer in time |
+    /// | `Failed`, `Panicked` | 500 | something broke on this side |
+    /// | `RetryExhausted` | that of the last failure, where it is a `HandlerError`; else 500 | why it was given up says more to the caller than that it was |
+    /// | `CircuitOpen` | 503, with [`retry_after`](Self::retry_after) | it was not called, and will be once the breaker closes |
+    /// | `BackpressureReject`, `Dropped` | 503 | it was not called; sent again later it may be |
+    /// | `NotRunning` | 503 | it was not called; another instance may answer |
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::Validation { direction: Direction::Input, .. } => 400,
+            Self::Validation { direction: Direction::Output, .. }
+            | Self::Failed(_)
+            | Self::Panicked { .. } => 500,
+            Self::Terminal(_) => 422,
+            Self::Timeout { .. } => 504,
+            Self::RetryExhausted { last, .. } => last.within().map_or(500, Self::http_status),
+            Self::CircuitOpen { .. } | Self::BackpressureReject | Self::Dropped | Self::NotRunning => 503,
+        }
+    }
+
+    /// How long to wait before asking again makes sense, where that is known: until the circuit breaker closes. The
+    /// header `Retry-After` takes whole seconds; round up, or the caller comes too early.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::CircuitOpen { closes_in } => Some(*closes_in),
+            Self::RetryExhausted { last, .. } => last.within().and_then(Self::retry_after),
+            Self::Validation { .. }
+            | Self::Terminal(_)
+            | Self::Timeout { .. }
+            | Self::Failed(_)
+            | Self::Panicked { .. }
+            | Self::BackpressureReject
+            | Self::Dropped
+            | Self::NotRunning => None,
         }
     }
 
@@ -252,6 +307,18 @@ impl Failure {
     /// The error itself, where it is an `E`.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
         self.0.error.downcast_ref()
+    }
+
+    /// The first [`HandlerError`] in the chain of the error itself.
+    fn within(&self) -> Option<&HandlerError> {
+        let mut link: Option<&(dyn StdError + 'static)> = Some(&*self.0.error);
+        while let Some(current) = link {
+            if let Some(ours) = current.downcast_ref() {
+                return Some(ours);
+            }
+            link = current.source();
+        }
+        None
     }
 }
 
