@@ -8,6 +8,8 @@ mod guarded;
 mod policies;
 mod readiness;
 mod retry;
+#[cfg(feature = "tower")]
+mod service;
 mod timeout;
 
 use std::future::Future;
@@ -23,6 +25,8 @@ pub use guarded::Guarded;
 pub use policies::Policies;
 pub use readiness::{Readiness, ReadinessFlag};
 pub use retry::Retry;
+#[cfg(feature = "tower")]
+pub use service::{Mapped, PayloadAlone, ServiceHandler};
 
 use crate::error::BoxError;
 
