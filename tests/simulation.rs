@@ -19,8 +19,10 @@ use tokio::task::JoinHandle;
 use windlass::backoff::Backoff;
 use windlass::clock::{Clock, ControlledClock};
 use windlass::codec;
-use windlass::consumer::{ConsumerEvent, ConsumerHandle, QueueConsumer, Report, RetryPolicy, Status};
-use windlass::handler::{Context, Handler, HandlerError};
+use windlass::consumer::{
+    ConsumerEvent, ConsumerHandle, KillSwitch, QueueConsumer, Report, RetryPolicy, Status,
+};
+use windlass::handler::{Context, Handler, HandlerError, ReadinessFlag};
 use windlass::memory::{FaultPoint, MemoryBroker, MemoryQueue, QueueOptions};
 use windlass::message::Message;
 use windlass::publisher::Publisher;
@@ -92,7 +94,42 @@ struct World {
     consumer: Running,
     /// Consumers that drain beside the one that runs.
     draining: Vec<JoinHandle<Report>>,
+    /// What some of the consumers wait for.
+    ready: ReadinessFlag,
     steps: Log<String>,
+}
+
+/// What some of the consumers order by: a few messages share each key.
+fn key_of(message: &Message) -> Option<String> {
+    let number: u64 = message.id().strip_prefix("m-")?.parse().ok()?;
+    (!number.is_multiple_of(5)).then(|| format!("k-{}", number % 3))
+}
+
+/// Which keys are being handled by one consumer that keeps an order.
+#[derive(Clone)]
+struct Keys {
+    taken: Arc<Mutex<BTreeSet<String>>>,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+/// Gives its key back when the handler ends, or is dropped.
+struct KeyTaken(Keys, String);
+
+impl Keys {
+    fn take(&self, message: &Message) -> Option<KeyTaken> {
+        let key = key_of(message)?;
+        if !self.taken.lock().unwrap().insert(key.clone()) {
+            // Not a panic, which would be a failed attempt.
+            self.ledger.lock().unwrap().wrong.push(format!("two with the key {key} at once"));
+        }
+        Some(KeyTaken(self.clone(), key))
+    }
+}
+
+impl Drop for KeyTaken {
+    fn drop(&mut self) {
+        self.0.taken.lock().unwrap().remove(&self.1);
+    }
 }
 
 /// What a handler does with one delivery, drawn from the seed, the message and the try.
@@ -132,7 +169,8 @@ impl World {
         let queue = broker.declare("work", options);
         let ledger = Arc::default();
         let tries = Arc::default();
-        let consumer = Self::start(seed, &mut random, &clock, &queue, &ledger, &tries);
+        let ready = ReadinessFlag::new(true);
+        let consumer = Self::start(seed, &mut random, &clock, &queue, &ledger, &tries, &ready);
         Self {
             seed,
             random,
@@ -144,6 +182,7 @@ impl World {
             tries,
             consumer,
             draining: Vec::new(),
+            ready,
             steps: Log::new(),
         }
     }
@@ -155,21 +194,29 @@ impl World {
         queue: &MemoryQueue,
         ledger: &Arc<Mutex<Ledger>>,
         tries: &Arc<Mutex<BTreeMap<String, u32>>>,
+        ready: &ReadinessFlag,
     ) -> Running {
+        let keys = random.chance(30).then(|| Keys { taken: Arc::default(), ledger: Arc::clone(ledger) });
         let begun = Arc::new(AtomicUsize::new(0));
         let handler = {
-            let (clock, begun, tries) = (clock.clone(), Arc::clone(&begun), Arc::clone(tries));
+            let (clock, begun, tries, keys) =
+                (clock.clone(), Arc::clone(&begun), Arc::clone(tries), keys.clone());
             move |_: Bytes, context: Context| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 let id = context.message().id().to_owned();
                 let mut tries = tries.lock().unwrap();
                 let count = tries.entry(id.clone()).or_default();
                 *count += 1;
-                fate(SplitMix64::for_text(seed, &format!("{id}/{count}")), clock.clone(), context)
+                let key = keys.as_ref().map(|keys| keys.take(context.message()));
+                let fate = fate(SplitMix64::for_text(seed, &format!("{id}/{count}")), clock.clone(), context);
+                async move {
+                    let _key = key;
+                    fate.await
+                }
             }
         };
         let loops = 1 + random.below(8) as usize;
-        let handle = Self::consume(random, clock, queue, ledger, handler, loops);
+        let handle = Self::consume(random, clock, queue, ledger, ready, keys.is_some(), handler, loops);
         Running { handle, loops, begun, paused: false }
     }
 
@@ -178,6 +225,8 @@ impl World {
         clock: &ControlledClock,
         queue: &MemoryQueue,
         ledger: &Arc<Mutex<Ledger>>,
+        ready: &ReadinessFlag,
+        ordered: bool,
         handler: impl Handler<Bytes>,
         loops: usize,
     ) -> ConsumerHandle {
@@ -205,6 +254,19 @@ impl World {
         }
         if random.chance(20) {
             consumer = consumer.drain_timeout(ms(random.below(2_000))).drain_grace(ms(random.below(500)));
+        }
+        if random.chance(30) {
+            consumer = consumer.readiness(ready.clone()).hold_timeout(ms(1 + random.below(20_000)));
+        }
+        if random.chance(20) {
+            let switch = KillSwitch::default().min_messages(1 + random.below(8)).window(ms(5_000));
+            consumer = consumer.kill_switch(switch.pause(ms(1 + random.below(5_000))));
+        }
+        if random.chance(20) {
+            consumer = consumer.idle_after(ms(1 + random.below(3_000)));
+        }
+        if ordered {
+            consumer = consumer.ordered_by(key_of);
         }
         consumer.start().expect("the options are fine")
     }
@@ -240,8 +302,15 @@ impl World {
 
     /// Stops the consumer, at once or beside its successor, which is started.
     async fn replace_consumer(&mut self) {
-        let next =
-            Self::start(self.seed, &mut self.random, &self.clock, &self.queue, &self.ledger, &self.tries);
+        let next = Self::start(
+            self.seed,
+            &mut self.random,
+            &self.clock,
+            &self.queue,
+            &self.ledger,
+            &self.tries,
+            &self.ready,
+        );
         let old = std::mem::replace(&mut self.consumer, next);
         let overlaps = self.random.chance(50);
         if !overlaps {
@@ -289,7 +358,8 @@ impl World {
                 self.consumer.handle.resume().await;
                 self.consumer.paused = false;
             }
-            94..97 => self.replace_consumer().await,
+            94..96 => self.replace_consumer().await,
+            96..99 => self.ready.set(self.random.chance(50)),
             _ => self.clock.settle().await,
         }
         let running = &self.consumer;
@@ -339,7 +409,9 @@ impl World {
     async fn finish(&mut self) {
         let handler = async |_: Bytes, _: Context| Ok::<_, HandlerError>(());
         let random = &mut self.random;
-        let handle = Self::consume(random, &self.clock, &self.queue, &self.ledger, handler, 4);
+        self.ready.set(true);
+        let handle =
+            Self::consume(random, &self.clock, &self.queue, &self.ledger, &self.ready, false, handler, 4);
         let ended = |queue: &MemoryQueue| queue.counts().acked as usize + queue.counts().dead_lettered;
         for _ in 0..12 {
             if ended(&self.queue) == self.published.len() {
