@@ -82,20 +82,13 @@ struct Running {
 }
 
 struct World {
-    seed: u64,
+    stage: Stage,
     random: SplitMix64,
-    clock: ControlledClock,
     broker: MemoryBroker,
-    queue: MemoryQueue,
-    ledger: Arc<Mutex<Ledger>>,
     published: BTreeSet<String>,
-    /// How often each message was handled, so that each try has fortunes of its own.
-    tries: Arc<Mutex<BTreeMap<String, u32>>>,
     consumer: Running,
     /// Consumers that drain beside the one that runs.
     draining: Vec<JoinHandle<Report>>,
-    /// What some of the consumers wait for.
-    ready: ReadinessFlag,
     steps: Log<String>,
 }
 
@@ -154,53 +147,27 @@ async fn fate(mut random: SplitMix64, clock: ControlledClock, context: Context) 
     }
 }
 
-impl World {
-    fn new(seed: u64) -> Self {
-        let mut random = SplitMix64::new(seed);
-        let mut options = QueueOptions::new();
-        if random.chance(50) {
-            options = options.with_requeue_order(RequeueOrder::Back);
-        }
-        if random.chance(40) {
-            options = options.with_lease(ms(500 + random.below(30_000)));
-        }
-        let clock = ControlledClock::new();
-        let broker = MemoryBroker::new(clock.clone());
-        let queue = broker.declare("work", options);
-        let ledger = Arc::default();
-        let tries = Arc::default();
-        let ready = ReadinessFlag::new(true);
-        let consumer = Self::start(seed, &mut random, &clock, &queue, &ledger, &tries, &ready);
-        Self {
-            seed,
-            random,
-            clock,
-            broker,
-            queue,
-            ledger,
-            published: BTreeSet::new(),
-            tries,
-            consumer,
-            draining: Vec::new(),
-            ready,
-            steps: Log::new(),
-        }
-    }
+/// What all consumers of a run share.
+struct Stage {
+    seed: u64,
+    clock: ControlledClock,
+    queue: MemoryQueue,
+    ledger: Arc<Mutex<Ledger>>,
+    /// How often each message was handled, so that each try has fortunes of its own.
+    tries: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// What some of the consumers wait for.
+    ready: ReadinessFlag,
+}
 
-    fn start(
-        seed: u64,
-        random: &mut SplitMix64,
-        clock: &ControlledClock,
-        queue: &MemoryQueue,
-        ledger: &Arc<Mutex<Ledger>>,
-        tries: &Arc<Mutex<BTreeMap<String, u32>>>,
-        ready: &ReadinessFlag,
-    ) -> Running {
-        let keys = random.chance(30).then(|| Keys { taken: Arc::default(), ledger: Arc::clone(ledger) });
+impl Stage {
+    fn start(&self, random: &mut SplitMix64) -> Running {
+        let keys =
+            random.chance(30).then(|| Keys { taken: Arc::default(), ledger: Arc::clone(&self.ledger) });
+        let seed = self.seed;
         let begun = Arc::new(AtomicUsize::new(0));
         let handler = {
             let (clock, begun, tries, keys) =
-                (clock.clone(), Arc::clone(&begun), Arc::clone(tries), keys.clone());
+                (self.clock.clone(), Arc::clone(&begun), Arc::clone(&self.tries), keys.clone());
             move |_: Bytes, context: Context| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 let id = context.message().id().to_owned();
@@ -216,21 +183,18 @@ impl World {
             }
         };
         let loops = 1 + random.below(8) as usize;
-        let handle = Self::consume(random, clock, queue, ledger, ready, keys.is_some(), handler, loops);
+        let handle = self.consume(random, keys.is_some(), handler, loops);
         Running { handle, loops, begun, paused: false }
     }
 
     fn consume(
+        &self,
         random: &mut SplitMix64,
-        clock: &ControlledClock,
-        queue: &MemoryQueue,
-        ledger: &Arc<Mutex<Ledger>>,
-        ready: &ReadinessFlag,
         ordered: bool,
         handler: impl Handler<Bytes>,
         loops: usize,
     ) -> ConsumerHandle {
-        let mut source = queue.source();
+        let mut source = self.queue.source();
         if random.chance(40) {
             source = source.with_prefetch(1 + random.below(10) as usize);
         }
@@ -238,8 +202,8 @@ impl World {
             source = source.with_idle(ms(50 + random.below(2_000)));
         }
         let observer = {
-            let (clock, ledger, start) = (clock.clone(), Arc::clone(ledger), clock.now());
-            let offset = clock.wall().duration_since(ControlledClock::new().wall()).unwrap();
+            let (clock, ledger, start) = (self.clock.clone(), Arc::clone(&self.ledger), self.clock.now());
+            let offset = self.clock.wall().duration_since(ControlledClock::new().wall()).unwrap();
             move |event: &ConsumerEvent| {
                 ledger.lock().unwrap().enter(offset + (clock.now() - start), event);
             }
@@ -247,7 +211,7 @@ impl World {
         let mut consumer = QueueConsumer::with_decoder(source, codec::bytes, handler)
             .max_concurrent(at_most(loops))
             .on_event(observer)
-            .clock(clock.clone());
+            .clock(self.clock.clone());
         if random.chance(30) {
             let jittered = Backoff::new(ms(300)).with_jitter(0.5);
             consumer = consumer.retry_policy(RetryPolicy::backoff(jittered, random.below(6) as u32));
@@ -256,7 +220,7 @@ impl World {
             consumer = consumer.drain_timeout(ms(random.below(2_000))).drain_grace(ms(random.below(500)));
         }
         if random.chance(30) {
-            consumer = consumer.readiness(ready.clone()).hold_timeout(ms(1 + random.below(20_000)));
+            consumer = consumer.readiness(self.ready.clone()).hold_timeout(ms(1 + random.below(20_000)));
         }
         if random.chance(20) {
             let switch = KillSwitch::default().min_messages(1 + random.below(8)).window(ms(5_000));
@@ -269,6 +233,34 @@ impl World {
             consumer = consumer.ordered_by(key_of);
         }
         consumer.start().expect("the options are fine")
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
+        let mut options = QueueOptions::new();
+        if random.chance(50) {
+            options = options.with_requeue_order(RequeueOrder::Back);
+        }
+        if random.chance(40) {
+            options = options.with_lease(ms(500 + random.below(30_000)));
+        }
+        let clock = ControlledClock::new();
+        let broker = MemoryBroker::new(clock.clone());
+        let queue = broker.declare("work", options);
+        let ready = ReadinessFlag::new(true);
+        let stage = Stage { seed, clock, queue, ledger: Arc::default(), tries: Arc::default(), ready };
+        let consumer = stage.start(&mut random);
+        Self {
+            stage,
+            random,
+            broker,
+            published: BTreeSet::new(),
+            consumer,
+            draining: Vec::new(),
+            steps: Log::new(),
+        }
     }
 
     async fn publish(&mut self, count: u64) {
@@ -296,21 +288,13 @@ impl World {
         let point = points[self.random.below(7) as usize];
         for _ in 0..=self.random.below(3) {
             let kind = kinds[self.random.below(4) as usize];
-            self.queue.fail_next(point, Error::new(kind, "simulated"));
+            self.stage.queue.fail_next(point, Error::new(kind, "simulated"));
         }
     }
 
     /// Stops the consumer, at once or beside its successor, which is started.
     async fn replace_consumer(&mut self) {
-        let next = Self::start(
-            self.seed,
-            &mut self.random,
-            &self.clock,
-            &self.queue,
-            &self.ledger,
-            &self.tries,
-            &self.ready,
-        );
+        let next = self.stage.start(&mut self.random);
         let old = std::mem::replace(&mut self.consumer, next);
         let overlaps = self.random.chance(50);
         if !overlaps {
@@ -321,7 +305,7 @@ impl World {
             self.draining.push(stopping);
             return;
         }
-        self.clock.settle().await;
+        self.stage.clock.settle().await;
         let began = old.begun.load(Ordering::SeqCst);
         self.until_finished(&stopping).await;
         let _ = stopping.await.expect("stop does not panic");
@@ -330,11 +314,11 @@ impl World {
     }
 
     async fn until_finished(&self, stopping: &JoinHandle<Report>) {
-        let began = self.clock.now();
-        self.clock.settle().await;
+        let began = self.stage.clock.now();
+        self.stage.clock.settle().await;
         while !stopping.is_finished() {
-            self.clock.advance(ms(250)).await;
-            assert!(self.clock.now() - began < 60 * SECOND, "stop takes more than a minute");
+            self.stage.clock.advance(ms(250)).await;
+            assert!(self.stage.clock.now() - began < 60 * SECOND, "stop takes more than a minute");
         }
     }
 
@@ -343,13 +327,13 @@ impl World {
         let what = self.random.below(100);
         self.steps.add(format!("{what}"));
         match what {
-            0..40 => self.clock.advance(ms(self.random.below(3_000))).await,
+            0..40 => self.stage.clock.advance(ms(self.random.below(3_000))).await,
             40..60 => {
                 let count = 1 + self.random.below(6);
                 self.publish(count).await;
             }
             60..75 => self.fail_something(),
-            75..80 => self.queue.cut(),
+            75..80 => self.stage.queue.cut(),
             80..86 => {
                 self.consumer.handle.pause().await;
                 self.consumer.paused = true;
@@ -359,15 +343,15 @@ impl World {
                 self.consumer.paused = false;
             }
             94..96 => self.replace_consumer().await,
-            96..99 => self.ready.set(self.random.chance(50)),
-            _ => self.clock.settle().await,
+            96..99 => self.stage.ready.set(self.random.chance(50)),
+            _ => self.stage.clock.settle().await,
         }
         let running = &self.consumer;
         assert!(running.handle.in_flight() <= running.loops, "more than max_concurrent at once");
         if running.paused {
             assert_eq!(running.handle.status(), Status::Paused);
             let begun = running.begun.load(Ordering::SeqCst);
-            self.clock.advance(ms(self.random.below(500))).await;
+            self.stage.clock.advance(ms(self.random.below(500))).await;
             assert_eq!(self.consumer.begun.load(Ordering::SeqCst), begun, "a handler began while paused");
         }
     }
@@ -382,21 +366,21 @@ impl World {
             assert!(report.error.is_none(), "it ended by itself: {report:?}");
         }
         assert_eq!(self.consumer.handle.in_flight(), 0);
-        let counts = self.queue.counts();
-        assert_eq!(counts.in_flight, 0, "stuck: {:?}", self.queue.in_flight());
-        let ledger = self.ledger.lock().unwrap();
+        let counts = self.stage.queue.counts();
+        assert_eq!(counts.in_flight, 0, "stuck: {:?}", self.stage.queue.in_flight());
+        let ledger = self.stage.ledger.lock().unwrap();
         assert!(ledger.wrong.is_empty(), "{:?}\n{}", ledger.wrong, ledger.trace.join("\n"));
         assert_eq!(ledger.deliveries, counts.delivered, "one event for each delivery");
-        let waiting: Vec<Message> = [self.queue.pending(), self.queue.delayed()].concat();
+        let waiting: Vec<Message> = [self.stage.queue.pending(), self.stage.queue.delayed()].concat();
         for message in &waiting {
             let expected = ledger.attempts.get(message.id()).copied().unwrap_or(1);
             assert_eq!(message.attempt(), expected, "{}", message.id());
         }
-        let dead = self.queue.dead_lettered();
+        let dead = self.stage.queue.dead_lettered();
         assert_eq!(dead.len(), counts.dead_lettered, "a dead letter without a cause");
         let mut found: Vec<String> = waiting.iter().map(|message| message.id().to_owned()).collect();
         found.extend(dead.iter().map(|(message, _)| message.id().to_owned()));
-        found.extend(self.queue.acked().iter().map(|message| message.id().to_owned()));
+        found.extend(self.stage.queue.acked().iter().map(|message| message.id().to_owned()));
         found.sort();
         let all: Vec<String> = BTreeSet::clone(&self.published).into_iter().collect();
         let mut once = found.clone();
@@ -408,20 +392,18 @@ impl World {
     /// A consumer without troubles must be able to finish what is left.
     async fn finish(&mut self) {
         let handler = async |_: Bytes, _: Context| Ok::<_, HandlerError>(());
-        let random = &mut self.random;
-        self.ready.set(true);
-        let handle =
-            Self::consume(random, &self.clock, &self.queue, &self.ledger, &self.ready, false, handler, 4);
+        self.stage.ready.set(true);
+        let handle = self.stage.consume(&mut self.random, false, handler, 4);
         let ended = |queue: &MemoryQueue| queue.counts().acked as usize + queue.counts().dead_lettered;
         for _ in 0..12 {
-            if ended(&self.queue) == self.published.len() {
+            if ended(&self.stage.queue) == self.published.len() {
                 break;
             }
-            self.clock.advance(10 * SECOND).await;
+            self.stage.clock.advance(10 * SECOND).await;
         }
-        let counts = self.queue.counts();
+        let counts = self.stage.queue.counts();
         assert_eq!((counts.pending, counts.delayed, counts.in_flight), (0, 0, 0), "stuck: {counts:?}");
-        assert_eq!(ended(&self.queue), self.published.len());
+        assert_eq!(ended(&self.stage.queue), self.published.len());
         let _ = handle.stop().await;
     }
 }
@@ -433,7 +415,7 @@ async fn simulate(seed: u64) -> Vec<String> {
     }
     world.check().await;
     world.finish().await;
-    std::mem::take(&mut world.ledger.lock().unwrap().trace)
+    std::mem::take(&mut world.stage.ledger.lock().unwrap().trace)
 }
 
 /// Runs one seed on a runtime of its own; a failure says which it was.
