@@ -20,7 +20,7 @@ use crate::clock::{Clock, LONGEST_WAIT, SystemClock, after};
 ///   [`HandlerError::CircuitOpen`] with the time until one goes through.
 /// - **Half open**, after that: one call goes through on trial. `Ok` closes the circuit, a failure opens it again. A
 ///   result that says nothing, and a call that is dropped, give the trial to the next call. A trial that has not ended
-///   after `reset` gives it to the next call too, and its own result no longer matters.
+///   after `reset` gives it to the next call too, and once that has begun, its own result no longer matters.
 ///
 /// What became of a call that had begun before the circuit opened, or before it closed, does not matter.
 ///
