@@ -1,4 +1,35 @@
 //! The loop: pull, decode, handle, settle once, tell what happened; pause, resume and drain.
+//!
+//! # Spans
+//!
+//! Made with `tracing`, by OpenTelemetry's [conventions for messaging] (1.39). Where nobody records them, each costs a
+//! look at a flag.
+//!
+//! | span | level | kind | around |
+//! |---|---|---|---|
+//! | `process <queue>` | info | consumer | decoding and the handler, of one message |
+//! | `ack <queue>`, `nack <queue>` | debug | client | the answer to the broker, until the broker has it |
+//!
+//! - The sender of the message is the parent of the process span where the feature `otel` is on and the message has a
+//!   `traceparent`, which the conventions leave open where messages come one by one: a trace that shows what a message
+//!   has caused is worth more here than one that shows a loop. The ids that came are fields as well
+//!   (`windlass.trace_id`, `windlass.parent_id`), with the feature and without, so that log lines can be joined.
+//! - How it ended is in `windlass.outcome`, and what was decided in `windlass.settlement` (`ack`, `retry`, `postpone`,
+//!   `dead_letter`, `requeue`; `held` where it was run again instead) and `windlass.cause`, the code of the cause. The span of a handler that failed has the
+//!   status `ERROR` and, as `error.type`, the [name of its class](crate::HandlerError::class_name); that of an answer
+//!   that the broker did not take has the [name of the kind](crate::ErrorKind::name).
+//! - The answer is a span of its own, as the conventions ask, and a child of the process span with the feature `otel`.
+//!   The process span does not wait for it. It is at the level of debug since most want to know only that it failed,
+//!   which is a warning anyway.
+//! - There is no span for `receive`. The conventions have one for each poll, for programs that ask for messages
+//!   themselves; a service that gets its messages as calls of a handler has the process span, and a loop that waits all
+//!   night would make nothing but spans without a message.
+//! - A message that is handed back because the consumer was paused or stopped has no process span.
+//! - What is not known here is not given: `messaging.client.id`, `server.address`, and
+//!   `messaging.rabbitmq.message.delivery_tag`. Later versions of the conventions call `messaging.system`
+//!   `messaging.system.name`; the name will be changed once with the rest, when they are stable.
+//!
+//! [conventions for messaging]: https://github.com/open-telemetry/semantic-conventions/tree/v1.39.0/docs/messaging
 
 mod admission;
 mod control;

@@ -128,6 +128,23 @@ async fn each_settlement_has_its_name_in_both_spans() {
 }
 
 #[tokio::test]
+async fn a_handler_that_a_drain_cuts_short_says_so_in_its_span() {
+    let (spans, _guard) = recording(Level::INFO);
+    let (clock, queue) = queue();
+    queue.publish(Message::new("x"));
+    let endless = async |_: Bytes, _: Context| std::future::pending::<Result<(), HandlerError>>().await;
+    let consumer = QueueConsumer::with_decoder(queue.source(), codec::bytes, endless);
+    let handle = consumer.clock(clock.clone()).start().unwrap();
+    queue.until(|queue| queue.counts().in_flight == 1).await.unwrap();
+    let _ = stop_on(&clock, &handle).await;
+    let span = &spans.named("process")[0];
+    let recorded =
+        ["windlass.outcome", "windlass.settlement", "windlass.cause"].map(|name| span[name].as_str());
+    assert_eq!(recorded, ["cut_short", "requeue", "shutting_down"]);
+    assert!(!span.contains_key("error.type"), "the handler did not fail: {span:?}");
+}
+
+#[tokio::test]
 async fn an_answer_that_the_broker_does_not_take_is_an_error_of_its_span_alone() {
     let (spans, _guard) = recording(Level::DEBUG);
     let (clock, queue) = queue();

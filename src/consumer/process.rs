@@ -15,14 +15,14 @@ use super::held::Held;
 use super::kill_switch::Trip;
 use super::observer::{ChangeKind, Obstacle};
 use super::stats::{Activity, bump};
-use super::trace::{process_span, record_end, record_settled, settle_span};
+use super::trace::{process_span, record_end, record_held, record_settled, settle_span};
 use super::work::{caught, shown};
 use super::worker::Worker;
 use crate::clock::{after, within};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::handler::{Cancellation, Context, Handler, HandlerError};
 use crate::message::Message;
-use crate::source::{MessageSource, NackReason};
+use crate::source::MessageSource;
 
 /// The cause for handing back what has not begun, where the phase asks for it.
 fn end_of_waiting(phase: Phase) -> Option<&'static str> {
@@ -59,7 +59,10 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         let handled = self.now_if_observed();
         let Some(receipt) = held.take_receipt() else { return };
         self.slot.set(Activity::Settling);
-        let settled = self.settle(receipt, &held.message, reason.as_deref(), span).await;
+        let (system, queue) = (work.source.system(), work.source.queue_name());
+        let span = settle_span(system, queue, &held.message, reason.as_deref(), span);
+        let settled = work.settle(receipt, reason.as_deref()).await;
+        record_settled(span, &settled);
         let settled_ok = settled.is_ok();
         // The next with its key begins.
         held.place = None;
@@ -86,23 +89,6 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         self.slot.set(Activity::Pulling);
         self.damp(reason.as_deref(), settled_ok).await;
         self.yield_after_a_spell(held.message.received_at()).await;
-    }
-
-    /// Takes the span of the work, which is to end before the answer is given.
-    async fn settle(
-        &self,
-        receipt: S::Receipt,
-        message: &Message,
-        reason: Option<&NackReason>,
-        process: Span,
-    ) -> Result<()> {
-        let source = &self.work.source;
-        let span = settle_span(source.system(), source.queue_name(), message, reason, &process);
-        drop(process);
-        // Pinned before it is wrapped, as the handler is.
-        let settled = pin!(self.work.settle(receipt, reason)).instrument(span.clone()).await;
-        record_settled(&span, &settled);
-        settled
     }
 
     fn now_if_observed(&self) -> Option<Instant> {
@@ -170,10 +156,11 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
                 *ended = Ended::HandedBack(cause);
                 return;
             }
-            *span = self.attempt(held, ended).await;
+            self.attempt(held, ended, span).await;
             if until.is_none() || !ended.may_be_an_outage() || !work.admission.is_not_ready() {
                 return;
             }
+            record_held(span, ended);
             bump(&self.slot.counters.held);
             // For a readiness that says yes and no in turn.
             tokio::task::yield_now().await;
@@ -197,15 +184,14 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         }
     }
 
-    /// Decodes and handles.
-    async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Span {
+    /// Decodes and handles, in a span that is left in `span` for what is known only later.
+    async fn attempt(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>, span: &mut Span) {
         self.renew_context();
         *ended = Ended::CutShort;
-        let span = self.call(held, ended).await;
+        self.call(held, ended, span).await;
         if let Ended::Handled(Err(HandlerError::Validation { .. })) = ended {
             bump(&self.slot.counters.invalid);
         }
-        span
     }
 
     /// A message has a token of its own where anybody could tell: where the one before was asked for, is still held, or
@@ -221,11 +207,10 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         }
     }
 
-    /// Returns the span that the handler ran in, for what is known only later.
-    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>) -> Span {
+    async fn call(&self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>, span: &mut Span) {
         let work = self.work;
         let context = Context::shared(held.message.clone(), Arc::clone(&self.context));
-        let span = process_span(work.source.system(), work.source.queue_name(), &held.message);
+        *span = process_span(work.source.system(), work.source.queue_name(), &held.message);
         // Pinned before it is wrapped, so that the wrapper moves a pointer and not the handler.
         let handled = pin!(async {
             let returned = {
@@ -253,7 +238,6 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
                 () = async { self.lease_lost(held).await; std::future::pending().await } => {}
             }
         }
-        span
     }
 
     /// Extends the lease three times as often as needed, so that one failed extend costs nothing. Returns once it is
