@@ -38,6 +38,7 @@ mod ended;
 mod event;
 mod handle;
 mod held;
+mod journal;
 mod kill_switch;
 mod observer;
 mod observers;
@@ -64,6 +65,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use event::{ConsumerEvent, Outcome, Timings};
 pub use handle::{ConsumerHandle, Status};
+pub use journal::{Entry, Journal};
 pub use kill_switch::KillSwitch;
 pub use observer::{CalledFrom, ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
 pub use on_result::default_on_result;

@@ -84,6 +84,13 @@ pub struct ConsumerChange {
     pub kind: ChangeKind,
 }
 
+impl ConsumerChange {
+    /// A change as an observer would be told of it, at the Unix epoch: for tests of observers.
+    pub fn new(queue: impl Into<Arc<str>>, kind: ChangeKind) -> Self {
+        Self { queue: queue.into(), at: SystemTime::UNIX_EPOCH, kind }
+    }
+}
+
 /// What has changed.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -172,4 +179,12 @@ pub struct ConsumerSample {
     pub in_flight: usize,
     /// What has been counted since the start.
     pub stats: Stats,
+}
+
+impl ConsumerSample {
+    /// A sample as an observer would get it, at the Unix epoch and with nothing counted: for tests of observers.
+    pub fn new(queue: impl Into<Arc<str>>, status: Status, in_flight: usize) -> Self {
+        let (at, stats) = (SystemTime::UNIX_EPOCH, Stats::default());
+        Self { queue: queue.into(), at, status, in_flight, stats }
+    }
 }
