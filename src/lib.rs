@@ -110,6 +110,8 @@ pub mod error;
 pub mod handler;
 pub mod memory;
 pub mod message;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod publisher;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
