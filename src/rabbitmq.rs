@@ -121,6 +121,13 @@ pub mod ladder;
 mod lane;
 mod link;
 mod publisher;
+#[cfg(feature = "metrics")]
+mod reconnects;
+/// Without a recorder there is nothing to count for.
+#[cfg(not(feature = "metrics"))]
+mod reconnects {
+    pub(super) fn count(_: super::event::Role) {}
+}
 mod returns;
 mod runtime;
 mod source;

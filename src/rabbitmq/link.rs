@@ -15,6 +15,7 @@ use super::config::RabbitMqConfig;
 use super::connect::{ConfigProvider, Connected, Socket, connect};
 use super::error;
 use super::event::{ConnectionState, Events, RabbitEvent, Role};
+use super::reconnects;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, within};
 use crate::error::{Error, ErrorKind, Result};
@@ -367,6 +368,9 @@ impl Keeper {
     async fn keep(&mut self, connected: Connected) -> Option<Error> {
         let Connected { connection, socket, host } = connected;
         let Shared { role, clock, events, stop, .. } = &*self.shared;
+        if self.stood_before {
+            reconnects::count(*role);
+        }
         self.stood_before = true;
         self.refused_since = None;
         let mut told = Box::pin(connection.events_listener());
