@@ -50,7 +50,7 @@
 //!    one for RabbitMQ.
 //! 3. [`codec`]: its body is decoded; JSON, unless the service says otherwise.
 //! 4. [`handler`]: the service's own async function does the work. It returns a value or an error, and the error says
-//!    what kind of failure it is ([`HandlerError`]).
+//!    what kind of failure it is ([`HandlerError`]). [`Policies`](handler::Policies) may stand around it.
 //! 5. [`consumer`]: the loop around all this. What the handler returned becomes a [`Settlement`], by
 //!    [a table](consumer::default_on_result) or by the service's own `on_result`; a retry policy fills in the delay.
 //! 6. Back in [`source`]: the receipt is used up by [`ack`](MessageSource::ack) or [`nack`](MessageSource::nack), and
@@ -66,6 +66,9 @@
 //! | `json` | yes | JSON payloads by serde: `QueueConsumer::new`, `codec::json` |
 //! | `rabbitmq` | no | RabbitMQ, on lapin with rustls: `windlass::rabbitmq` |
 //! | `schema` | no | a JSON schema of the configuration of RabbitMQ |
+//! | `tower` | no | any `tower::Service` as a handler: `handler::ServiceHandler` |
+//! | `metrics` | no | metrics of a consumer, for whatever recorder is installed: `windlass::metrics` |
+//! | `otel` | no | trace contexts between OpenTelemetry's spans and the headers of messages |
 //! | `conformance` | no | the suite that every adapter must pass, for authors of adapters: `windlass::conformance` |
 //!
 //! # Design
@@ -94,6 +97,17 @@
 //!   report: pulling from a source that is closed, or that was refused for good, would never get a message.
 //! - **Dropping the last handle, or the future of `run`, drains.** The consumer then ends by itself within its
 //!   time-outs: nothing that runs is cut short, and no task is left behind.
+//! - **Policies stand in one fixed order**, whatever the order of the setters ([`Policies`](handler::Policies)): each place
+//!   has a reason, and a stack that a service puts together wrongly fails only in an outage.
+//! - **An open circuit stops the pulls, and holds nothing; readiness holds.** A breaker knows only that calls failed: what
+//!   is in hand is settled by the table. Who gives the consumer a [`Readiness`](handler::Readiness) says that a failure
+//!   meanwhile is not the message's.
+//! - **What a waiting consumer has prefetched goes back after 10 s**, not at once: a breaker that opens for a moment would
+//!   otherwise have the broker deliver everything twice, and RabbitMQ 4.0 counts that against its delivery limit.
+//! - **Observers run in the loop while they are quick**, and on a thread of their own once a call took longer than 10 ms:
+//!   always on a thread would cost each event a hand-over, and make tests on a controlled clock wait for real time.
+//! - **The kill switch counts every failure whose handler was called**, those for good too: a bad deployment that
+//!   dead-letters everything is what it is for.
 //! - **Values are made by `with_…`, things that run are set up by plain names**: `Message::with_id`,
 //!   `QueueConsumer::max_concurrent`.
 //! - **The memory broker counts as RabbitMQ does.** A retry is a new delivery (not redelivered, delivery count 1), as

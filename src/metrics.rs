@@ -156,7 +156,9 @@ fn shared(label: SharedString) -> SharedString {
 }
 
 fn set_status(queue: &SharedString, status: Status) {
-    for each in [Status::Idle, Status::Running, Status::Paused, Status::Stopping, Status::Stopped] {
+    for each in
+        [Status::Idle, Status::Running, Status::Waiting, Status::Paused, Status::Stopping, Status::Stopped]
+    {
         let name = labels::status(each);
         let is = if each == status { 1.0 } else { 0.0 };
         gauge!(names::STATUS, "queue" => queue.clone(), "status" => name).set(is);

@@ -91,6 +91,7 @@ pub(super) fn status(status: Status) -> &'static str {
     match status {
         Status::Idle => "idle",
         Status::Running => "running",
+        Status::Waiting => "waiting",
         Status::Paused => "paused",
         Status::Stopping => "stopping",
         Status::Stopped => "stopped",
