@@ -336,7 +336,7 @@ impl<S: MessageSource> Drop for StreamDelivery<S> {
                 None => Error::new(ErrorKind::Timeout, "nack"),
             };
             let queue = shared.source.queue_name();
-            tracing::warn!(queue, message = message.id(), error = %Chain(&error), "a dropped delivery was not put back");
+            tracing::warn!(queue, id = message.id(), error = %Chain(&error), "a dropped delivery was not put back");
         };
         tracker.spawn_on(put_back, &runtime);
     }

@@ -30,7 +30,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
             let panic = panic_text(panic);
             tracing::error!(
                 queue = work.source.queue_name(),
-                message = message.id(),
+                id = message.id(),
                 panic,
                 "on_result panicked"
             );

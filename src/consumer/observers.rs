@@ -342,7 +342,7 @@ fn call(observer: &dyn Observer, told: Told<'_>, on_panic: impl FnOnce()) {
     let (queue, panic) = (told.queue(), panic_text(panic));
     match told {
         Told::Message(event) => {
-            tracing::error!(queue, message = event.message.id(), panic, "an observer panicked");
+            tracing::error!(queue, id = event.message.id(), panic, "an observer panicked");
         }
         Told::Change(change) => {
             tracing::error!(queue, change = change.kind.name(), panic, "an observer panicked");

@@ -264,7 +264,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
             let lost = error.kind() == ErrorKind::Stale;
             tracing::warn!(
                 queue = work.source.queue_name(),
-                message = held.message.id(),
+                id = held.message.id(),
                 lost,
                 error = shown(&error),
                 "could not extend the lease"

@@ -91,7 +91,7 @@ impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
         let settlement = reason.map_or("ack".to_owned(), ToString::to_string);
         tracing::warn!(
             queue = self.source.queue_name(),
-            message = message.id(),
+            id = message.id(),
             settlement,
             error = shown(error),
             "the broker did not take the answer, the message comes again"
