@@ -39,13 +39,13 @@ async fn handle<T, H: Handler<T>>(handler: &H, payload: T) -> Result<H::Output, 
 
 #[tokio::test]
 async fn the_request_is_the_payload_and_the_response_is_the_output() {
-    let service = service_fn(async |order: String| Ok::<_, Infallible>(order.len()));
+    let service = service_fn(|order: String| async move { Ok::<_, Infallible>(order.len()) });
     assert_eq!(handle(&ServiceHandler::new(service), "lamp".to_owned()).await.unwrap(), 4);
 }
 
 #[tokio::test]
 async fn the_request_may_be_made_of_the_payload_and_the_context() {
-    let service = service_fn(async |request: (String, u32)| Ok::<_, Infallible>(request));
+    let service = service_fn(|request: (String, u32)| async move { Ok::<_, Infallible>(request) });
     let handler =
         ServiceHandler::mapped(service, |order: String, context: Context| (order, context.attempt()));
     assert_eq!(handle(&handler, "lamp".to_owned()).await.unwrap(), ("lamp".to_owned(), 3));
@@ -53,7 +53,7 @@ async fn the_request_may_be_made_of_the_payload_and_the_context() {
 
 #[tokio::test]
 async fn a_service_behind_a_box_is_a_handler() {
-    let service = service_fn(async |number: u32| Ok::<_, BoxError>(number + 1));
+    let service = service_fn(|number: u32| async move { Ok::<_, BoxError>(number + 1) });
     let handler = ServiceHandler::new(BoxCloneSyncService::new(service));
     assert_eq!(handle(&handler, 1).await.unwrap(), 2);
 }
@@ -99,7 +99,7 @@ async fn waiting_for_readiness_is_part_of_the_call_and_can_be_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_of_tower_is_a_timeout_with_the_time_that_the_call_took() {
-    let never = service_fn(async |(): ()| pending::<Result<(), Infallible>>().await);
+    let never = service_fn(|(): ()| async move { pending::<Result<(), Infallible>>().await });
     let handler = ServiceHandler::new(ServiceBuilder::new().timeout(ms(1_500)).service(never));
     let error = handle(&handler, ()).await.unwrap_err();
     assert!(matches!(error, HandlerError::Timeout { after } if after == ms(1_500)), "{error:?}");
@@ -111,7 +111,7 @@ async fn a_timeout_of_tower_is_a_timeout_with_the_time_that_the_call_took() {
 /// tower's `Timeout` starts at the call: the wait for readiness is no part of what it gave.
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_readiness_is_no_part_of_the_timeout() {
-    let never = service_fn(async |(): ()| pending::<Result<(), Infallible>>().await);
+    let never = service_fn(|(): ()| async move { pending::<Result<(), Infallible>>().await });
     let service = ServiceBuilder::new().concurrency_limit(1).timeout(SECOND).service(never);
     let handler = ServiceHandler::new(service);
     let (first, second) =
@@ -157,7 +157,7 @@ async fn a_call_that_a_full_service_sheds_is_rejected() {
 #[tokio::test(start_paused = true)]
 async fn a_call_above_the_rate_is_rejected_until_the_time_is_over() {
     let clock = windlass::clock::SystemClock;
-    let service = service_fn(async |number: u32| Ok::<_, BoxError>(number));
+    let service = service_fn(|number: u32| async move { Ok::<_, BoxError>(number) });
     let service = ServiceBuilder::new().buffer(4).load_shed().rate_limit(2, 60 * SECOND).service(service);
     let handler = ServiceHandler::new(service);
     assert_eq!(handle(&handler, 1).await.unwrap(), 1);
@@ -241,7 +241,7 @@ struct Wrapped(#[source] BoxError);
 
 #[tokio::test]
 async fn a_handler_error_is_honoured_through_layers_and_wrappers() {
-    let service = service_fn(async |(): ()| {
+    let service = service_fn(|(): ()| async move {
         Err::<(), BoxError>(Wrapped(HandlerError::invalid_output("no id").into()).into())
     });
     let service = ServiceBuilder::new().buffer(1).load_shed().timeout(SECOND).service(service);

@@ -46,7 +46,7 @@ async fn nack_by<H: Handler<u32>>(handler: H) -> (NackReason, &'static str, Memo
 #[tokio::test]
 async fn a_message_that_the_service_took_is_acked() {
     let queues = queue();
-    let service = service_fn(async |number: u32| Ok::<_, Infallible>(number));
+    let service = service_fn(|number: u32| async move { Ok::<_, Infallible>(number) });
     let (handle, events) = consume(&queues, 1, ServiceHandler::new(service));
     queues.1.publish(Message::new("7"));
     queues.1.until(|queue| queue.counts().acked == 1).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_message_that_the_service_took_is_acked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_of_tower_is_a_counted_retry_with_its_time() {
-    let never = service_fn(async |_: u32| pending::<Result<(), Infallible>>().await);
+    let never = service_fn(|_: u32| async move { pending::<Result<(), Infallible>>().await });
     let service = ServiceBuilder::new().timeout(ms(1_500)).service(never);
     let (reason, outcome, queue) = nack_by(ServiceHandler::new(service)).await;
     assert_eq!((reason, outcome), (NackReason::retry_after(SECOND, "timeout:1500ms"), "timeout"));
@@ -85,7 +85,7 @@ async fn what_a_full_service_sheds_goes_back_and_is_done_later_as_the_same_attem
 
 #[tokio::test(start_paused = true)]
 async fn what_is_above_the_rate_goes_back() {
-    let service = service_fn(async |number: u32| Ok::<_, BoxError>(number));
+    let service = service_fn(|number: u32| async move { Ok::<_, BoxError>(number) });
     let service = ServiceBuilder::new().buffer(4).load_shed().rate_limit(1, 60 * SECOND).service(service);
     let queues = queue();
     let (handle, events) = consume(&queues, 1, ServiceHandler::new(service));
@@ -101,7 +101,7 @@ async fn what_is_above_the_rate_goes_back() {
 #[tokio::test]
 async fn a_buffer_whose_worker_died_loses_and_dead_letters_nothing() {
     // Its call panics in the worker's task, which ends with it; the other's fails to get ready.
-    let service = service_fn(async |_: u32| Ok::<_, BoxError>(()));
+    let service = service_fn(|_: u32| async move { Ok::<_, BoxError>(()) });
     let panicking =
         ServiceBuilder::new().buffer(4).map_request(|number: u32| 1 / (number - 7)).service(service);
     let failing = ServiceBuilder::new().buffer(4).service(Unready::because(|| "no route".into()));
@@ -115,7 +115,8 @@ async fn a_buffer_whose_worker_died_loses_and_dead_letters_nothing() {
 
 #[tokio::test]
 async fn what_the_service_calls_terminal_is_dead_lettered_and_what_it_does_not_class_is_tried_again() {
-    let service = service_fn(async |_: u32| Err::<(), BoxError>(HandlerError::terminal("declined").into()));
+    let service =
+        service_fn(|_: u32| async move { Err::<(), BoxError>(HandlerError::terminal("declined").into()) });
     let service = ServiceBuilder::new().buffer(1).load_shed().timeout(SECOND).service(service);
     let (reason, outcome, _) = nack_by(ServiceHandler::new(service)).await;
     let cause = Cause::new("terminal").with_detail("declined");
