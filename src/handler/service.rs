@@ -143,6 +143,7 @@ impl<S, M> ServiceHandler<S, M> {
         S::Error: Into<BoxError>,
     {
         let began = self.clock.now();
+        let mut called = began;
         let response = {
             // Readiness belongs to the clone that was asked: another one might hold no permit, and panic when called.
             let mut service = self.service.clone();
@@ -151,15 +152,17 @@ impl<S, M> ServiceHandler<S, M> {
                 Poll::Ready(ready) => ready?,
                 // Asked for only now: a token that is asked for costs the consumer a new one. What is lost when it
                 // fires is a wait, and nothing has been called.
-                Poll::Pending => tokio::select! {
-                    biased;
-                    () = context.cancellation().cancelled() => return Err(HandlerError::NotRunning),
-                    ready = ready => ready?,
-                },
+                Poll::Pending => {
+                    tokio::select! {
+                        biased;
+                        () = context.cancellation().cancelled() => return Err(HandlerError::NotRunning),
+                        ready = ready => ready?,
+                    }
+                    called = self.clock.now();
+                }
             }
             service.call(request)
         };
-        let called = self.clock.now();
         response.await.map_err(|error| self.class_of(error, called))
     }
 
