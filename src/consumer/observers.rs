@@ -350,3 +350,6 @@ fn call(observer: &dyn Observer, told: Told<'_>, on_panic: impl FnOnce()) {
         Told::Sample(_) => tracing::error!(queue, panic, "an observer panicked at a sample"),
     }
 }
+
+#[cfg(test)]
+mod tests;
