@@ -65,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use event::{ConsumerEvent, Outcome, Timings};
 pub use handle::{ConsumerHandle, Status};
-pub use journal::{Entry, Journal};
+pub use journal::{Journal, JournalEntry};
 pub use kill_switch::KillSwitch;
 pub use observer::{CalledFrom, ChangeKind, ConsumerChange, ConsumerSample, Observer, Obstacle};
 pub use on_result::default_on_result;

@@ -25,7 +25,7 @@
 //! | `windlass_handler_duration_seconds` | histogram | `queue`, `outcome` | decoding and handling |
 //! | `windlass_queue_to_handler_seconds` | histogram | `queue` | from when the source took a message until a loop had it |
 //! | `windlass_settle_duration_seconds` | histogram | `queue` | from the end of the handler until the broker had the answer |
-//! | `windlass_last_success_timestamp_seconds` | gauge | `queue` | when a message was last handled and acked, in Unix time |
+//! | `windlass_last_success_timestamp_seconds` | gauge | `queue` | when a message was last handled and acked, in Unix time; where the source says when it took it |
 //! | `windlass_in_flight` | gauge | `queue` | messages that are being handled or settled |
 //! | `windlass_status` | gauge | `queue`, `status` | 1 where the consumer is in its life, 0 elsewhere |
 //! | `windlass_changes_total` | counter | `queue`, `change` | what else happened: idle, waiting and for what, tripped, paused, … |
@@ -186,6 +186,8 @@ impl Observer for Metrics {
             histogram!(names::HANDLER_DURATION, "queue" => queue.clone(), "outcome" => outcome)
                 .record(timings.handling);
         }
+        // Else the sum below would be of the first days of 1970.
+        let knows_when = timings.received_at != SystemTime::UNIX_EPOCH;
         match (&event.settlement, &event.settle_error) {
             (_, Some(error)) => {
                 let kind = labels::error_kind(error.kind());
@@ -195,7 +197,7 @@ impl Observer for Metrics {
                 let cause = labels::cause(cause);
                 counter!(names::DEAD_LETTERS, "queue" => queue, "cause" => cause).increment(1);
             }
-            (Settlement::Ack, None) if matches!(event.outcome, Outcome::Done) => {
+            (Settlement::Ack, None) if matches!(event.outcome, Outcome::Done) && knows_when => {
                 let took = timings.waited + timings.handling + timings.settling;
                 gauge!(names::LAST_SUCCESS, "queue" => queue)
                     .set(unix(timings.received_at) + took.as_secs_f64());

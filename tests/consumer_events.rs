@@ -16,6 +16,7 @@ use windlass::handler::{Context, HandlerError};
 use windlass::message::Message;
 use windlass::source::{NackReason, Settlement};
 
+use support::faulty::{Act, Faulty, Op};
 use support::{Events, Log, SECOND, at_most, ms, prompt, publish, queue, stop_on};
 
 #[tokio::test]
@@ -184,4 +185,24 @@ async fn on_many_threads_each_message_is_handled_once_and_the_limit_holds() {
     assert!(highest.load(Ordering::SeqCst) <= 5);
     let report = prompt(handle.stop()).await;
     assert_eq!((report.stats.received, report.stats.acked, queue.counts().delivered), (5_000, 5_000, 5_000));
+}
+
+#[tokio::test]
+async fn an_event_says_how_long_its_message_was_buffered_before_a_loop_had_it() {
+    let (clock, queue) = queue();
+    let events = Events::new();
+    let source = Faulty::new(queue.source(), |op, nth| match (op, nth) {
+        (Op::Receive, 2) => Act::Buffered(ms(1_500)),
+        (Op::Receive, 3) => Act::Undated,
+        _ => Act::Pass,
+    });
+    publish(&queue, 3);
+    let consumer = QueueConsumer::with_decoder(source, codec::bytes, async |_: Bytes, _: Context| {
+        Ok::<_, HandlerError>(())
+    });
+    let handle = consumer.on_event(events.observer()).clock(clock.clone()).start().unwrap();
+    clock.advance(SECOND).await;
+    let waited: Vec<Duration> = events.all().iter().map(|event| event.timings.waited).collect();
+    assert_eq!(waited, [Duration::ZERO, ms(1_500), Duration::ZERO]);
+    drop(handle);
 }

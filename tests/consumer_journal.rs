@@ -8,8 +8,8 @@ use bytes::Bytes;
 use windlass::clock::ControlledClock;
 use windlass::codec;
 use windlass::consumer::{
-    ChangeKind, ConsumerChange, ConsumerEvent, Entry, Journal, Observer, Obstacle, Outcome, QueueConsumer,
-    Report,
+    ChangeKind, ConsumerChange, ConsumerEvent, Journal, JournalEntry, Observer, Obstacle, Outcome,
+    QueueConsumer, Report,
 };
 use windlass::error::{Error, ErrorKind};
 use windlass::handler::{Context, HandlerError};
@@ -128,7 +128,8 @@ orders: resumed
 orders m-3 attempt 1: done -> retry (again)
 ";
     assert_eq!(journal.to_string(), text);
-    let kinds: Vec<bool> = journal.entries().iter().map(|entry| matches!(entry, Entry::Message(_))).collect();
+    let kinds: Vec<bool> =
+        journal.entries().iter().map(|entry| matches!(entry, JournalEntry::Message(_))).collect();
     assert_eq!(kinds, [true, false, true]);
     let ids: Vec<_> = journal.events().iter().map(|event| event.message.id().to_owned()).collect();
     assert_eq!(ids, ["m-2", "m-3"]);

@@ -311,13 +311,17 @@ fn times_are_in_seconds_and_none_is_made_up() {
         (done.timings.waited, done.timings.handling) = (ms(500), ms(1_250));
         done.timings.settling = ms(250);
         metrics.on_message(&done);
+        // Its source does not say when it took it: this must not be the time of the last success.
+        let mut undated = event("undated", Outcome::Done, Settlement::Ack);
+        undated.timings.handling = SECOND;
+        metrics.on_message(&undated);
         // Neither was handled, and the second had not even a loop.
         metrics.on_message(&event("orders", Outcome::HandedBack, NackReason::requeue_now("paused")));
         metrics.on_message(&event("orders", Outcome::CutShort, NackReason::requeue_now("loop_panic")));
     });
     let sums = |name: &str| {
-        let mut lines = series(&page, &format!("{name}_sum"));
-        lines.extend(series(&page, &format!("{name}_count")));
+        let mut lines = series(&page, &format!("{name}_sum{{queue=\"orders\""));
+        lines.extend(series(&page, &format!("{name}_count{{queue=\"orders\"")));
         lines
     };
     assert_eq!(
@@ -475,4 +479,31 @@ fn a_sample_is_wanted_every_five_seconds_unless_another_interval_is_given() {
     assert_eq!(Metrics::new().sample_every(), Some(5 * SECOND));
     assert_eq!(Metrics::new().sampled_every(SECOND).sample_every(), Some(SECOND));
     assert_eq!(Metrics::default().called_from(), CalledFrom::Loop);
+}
+
+/// As above, by the samples that the consumers take themselves.
+#[tokio::test]
+#[ignore = "until the supervisor takes samples"]
+async fn consumers_take_their_samples_themselves_also_while_nothing_happens() {
+    let (recorder, page) = recorder();
+    let _local = metrics::set_default_local_recorder(&recorder);
+    let clock = ControlledClock::new();
+    let broker = MemoryBroker::new(clock.clone());
+    let (stuck, idle) = (broker.queue("stuck"), broker.queue("idle"));
+    let hangs = async |_: Bytes, _: Context| pending::<Result<(), HandlerError>>().await;
+    let start = |queue: &MemoryQueue| {
+        let consumer = QueueConsumer::with_decoder(queue.source(), codec::bytes, hangs);
+        consumer.observer(Metrics::new()).clock(clock.clone()).start().unwrap()
+    };
+    let handles = [start(&stuck), start(&idle)];
+    clock.settle().await;
+    publish(&stuck, 1);
+    clock.advance(4 * SECOND).await;
+    let flying = || series(&page, "windlass_in_flight");
+    assert_ne!(flying().last().map(String::as_str), Some(r#"windlass_in_flight{queue="stuck"} 1"#));
+    clock.advance(SECOND).await;
+    assert_eq!(flying(), [r#"windlass_in_flight{queue="idle"} 0"#, r#"windlass_in_flight{queue="stuck"} 1"#]);
+    let running = series(&page, "windlass_status").iter().filter(|line| line.ends_with(" 1")).count();
+    assert_eq!(running, 2, "{}", page.render());
+    drop(handles);
 }

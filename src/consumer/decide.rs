@@ -28,12 +28,7 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         let mut reason = decided.unwrap_or_else(|panic| {
             bump(&self.slot.counters.on_result_panics);
             let panic = panic_text(panic);
-            tracing::error!(
-                queue = work.source.queue_name(),
-                id = message.id(),
-                panic,
-                "on_result panicked"
-            );
+            tracing::error!(queue = work.source.queue_name(), id = message.id(), panic, "on_result panicked");
             let cause = Cause::new("on_result_panic").with_detail(panic);
             Some(Box::new(NackReason::retry(cause)))
         })?;

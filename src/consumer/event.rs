@@ -82,7 +82,7 @@ pub struct Timings {
     /// When the source took it from the broker, by the wall clock.
     pub received_at: SystemTime,
     /// From there until a loop had it: how long it was buffered in the source. By the wall clock, which alone knows when
-    /// it was taken; zero where that clock was put back meanwhile.
+    /// it was taken; zero where that clock was put back meanwhile, or the source does not say when.
     pub waited: Duration,
     /// From the moment when a loop had the message until the handler had ended, decoding included.
     pub handling: Duration,

@@ -62,14 +62,14 @@ struct Shared {
 
 #[derive(Default)]
 struct Kept {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<JournalEntry>,
     forgotten: u64,
 }
 
 /// One thing that a consumer told.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Entry {
+pub enum JournalEntry {
     /// What became of a message.
     Message(Box<ConsumerEvent>),
     /// What else happened.
@@ -91,24 +91,24 @@ impl Journal {
     }
 
     /// All that is kept, oldest first.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<JournalEntry> {
         self.lock().entries.iter().cloned().collect()
     }
 
     /// The events that are kept, oldest first.
     pub fn events(&self) -> Vec<ConsumerEvent> {
-        let events = |entry: &Entry| match entry {
-            Entry::Message(event) => Some(ConsumerEvent::clone(event)),
-            Entry::Change(_) => None,
+        let events = |entry: &JournalEntry| match entry {
+            JournalEntry::Message(event) => Some(ConsumerEvent::clone(event)),
+            JournalEntry::Change(_) => None,
         };
         self.lock().entries.iter().filter_map(events).collect()
     }
 
     /// The changes that are kept, oldest first.
     pub fn changes(&self) -> Vec<ConsumerChange> {
-        let changes = |entry: &Entry| match entry {
-            Entry::Message(_) => None,
-            Entry::Change(change) => Some(ConsumerChange::clone(change)),
+        let changes = |entry: &JournalEntry| match entry {
+            JournalEntry::Message(_) => None,
+            JournalEntry::Change(change) => Some(ConsumerChange::clone(change)),
         };
         self.lock().entries.iter().filter_map(changes).collect()
     }
@@ -192,7 +192,7 @@ impl Journal {
         text
     }
 
-    fn add(&self, entry: Entry) {
+    fn add(&self, entry: JournalEntry) {
         let forgotten = {
             let mut kept = self.lock();
             let full = kept.entries.len() >= self.0.most.get();
@@ -219,11 +219,11 @@ impl Default for Journal {
 /// It never leaves the loop: a test wants each entry, and in its place.
 impl Observer for Journal {
     fn on_message(&self, event: &ConsumerEvent) {
-        self.add(Entry::Message(Box::new(event.clone())));
+        self.add(JournalEntry::Message(Box::new(event.clone())));
     }
 
     fn on_change(&self, change: &ConsumerChange) {
-        self.add(Entry::Change(Box::new(change.clone())));
+        self.add(JournalEntry::Change(Box::new(change.clone())));
     }
 
     fn called_from(&self) -> CalledFrom {
@@ -253,7 +253,7 @@ impl fmt::Debug for Journal {
 }
 
 /// One line, without times.
-impl fmt::Display for Entry {
+impl fmt::Display for JournalEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = OneLine(f);
         match self {

@@ -33,8 +33,13 @@ fn end_of_waiting(phase: Phase) -> Option<&'static str> {
     }
 }
 
+/// Zero where the source does not say when it took the message.
 fn waited(message: &Message, now: SystemTime) -> Duration {
-    now.duration_since(message.received_at()).unwrap_or_default()
+    let received_at = message.received_at();
+    if received_at == SystemTime::UNIX_EPOCH {
+        return Duration::ZERO;
+    }
+    now.duration_since(received_at).unwrap_or_default()
 }
 
 impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {

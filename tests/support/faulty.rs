@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 use windlass::Error;
@@ -35,6 +36,10 @@ pub(crate) enum Act {
     Nothing,
     /// For a receive: it looks for a message only once it was cancelled.
     Late,
+    /// For a receive: the message was taken from the broker this long ago, and lay in a buffer.
+    Buffered(Duration),
+    /// For a receive: the message does not say when it was taken.
+    Undated,
 }
 
 type Script = Box<dyn Fn(Op, u64) -> Act + Send + Sync>;
@@ -83,7 +88,7 @@ impl Faulty {
     /// True when the call is to be passed on.
     async fn act(&self, op: Op, act: Act) -> Result<bool, Error> {
         match act {
-            Act::Pass | Act::Late => Ok(true),
+            Act::Pass | Act::Late | Act::Buffered(_) | Act::Undated => Ok(true),
             Act::Nothing => Ok(false),
             Act::Panic => panic!("{op:?} panics"),
             Act::Hang => pending().await,
@@ -113,7 +118,18 @@ impl MessageSource for Faulty {
             cancel.cancelled().await;
             return self.inner.receive(&CancellationToken::new()).await;
         }
-        if self.act(Op::Receive, act).await? { self.inner.receive(cancel).await } else { Ok(None) }
+        if !self.act(Op::Receive, act.clone()).await? {
+            return Ok(None);
+        }
+        let delivery = self.inner.receive(cancel).await?;
+        Ok(delivery.map(|Delivery { message, receipt }| {
+            let at = match act {
+                Act::Buffered(time) => message.received_at() - time,
+                Act::Undated => SystemTime::UNIX_EPOCH,
+                _ => message.received_at(),
+            };
+            Delivery { message: message.with_received_at(at), receipt }
+        }))
     }
 
     async fn ack(&self, receipt: MemoryReceipt) -> windlass::Result<()> {
