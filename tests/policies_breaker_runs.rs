@@ -212,8 +212,7 @@ async fn run(seed: u64) -> HashMap<&'static str, u32> {
     let last = Call { number: u32::MAX, takes: Duration::ZERO, end: End::Succeed };
     prompt(guarded.call(last)).await.unwrap();
     assert_eq!(world.breaker.state(), CircuitState::Closed { failures: 0 }, "seed {seed}");
-    let kinds = world.seen.lock().unwrap().kinds.clone();
-    kinds
+    world.seen.lock().unwrap().kinds.clone()
 }
 
 #[tokio::test]
