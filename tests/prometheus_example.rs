@@ -84,6 +84,10 @@ fn without_an_argument_it_prints_the_page_of_a_short_load_and_ends() {
         r#"windlass_dead_letters_total{queue="orders",cause="terminal"} 10"#,
         r#"windlass_handler_duration_seconds_bucket{queue="orders",outcome="done",le="60"} 90"#,
         r#"windlass_queue_to_handler_seconds_count{queue="orders"} 110"#,
+        r#"windlass_status{queue="orders",status="stopped"} 1"#,
+        r#"windlass_status{queue="stuck",status="running"} 1"#,
+        r#"windlass_in_flight{queue="orders"} 0"#,
+        r#"windlass_in_flight{queue="stuck"} 1"#,
         "# TYPE windlass_handler_duration_seconds histogram",
     ] {
         assert!(page.lines().any(|printed| printed == line), "no line {line} in\n{page}");
