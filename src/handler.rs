@@ -1,4 +1,12 @@
-//! What a service writes: an async function from a payload and a context to a result.
+//! What a service writes: an async function from a payload and a context to a result; and policies around it.
+//!
+//! [`Policies`] puts a time-out, tries within the process, a circuit breaker, a limit of concurrency, validation and a
+//! stop around any handler, in one order from the outside in, which its page gives the reasons for:
+//!
+//! running? → input validation → concurrency → output validation → retry → circuit breaker → time-out → handler
+//!
+//! What comes of it is a [`Guarded`] handler, which a consumer takes as it takes any other; its circuit breaker is its
+//! [`readiness`](Handler::readiness).
 
 mod breaker;
 mod concurrency;

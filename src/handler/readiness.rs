@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 ///
 /// A consumer asks before each pull, and pulls nothing while the answer is no; see
 /// [`QueueConsumer::readiness`](crate::consumer::QueueConsumer::readiness). [`ReadinessFlag`] is one that a service sets
-/// itself, from its health checks.
+/// itself, from its health checks; a [`CircuitBreaker`](super::CircuitBreaker) is one that the results of calls set.
 pub trait Readiness: Send + Sync + 'static {
     /// Whether work can begin. Asked often: it must be quick, and must not wait.
     fn is_ready(&self) -> bool;
