@@ -33,6 +33,8 @@ enum Around {
     Nothing,
     /// Built, with no policy set.
     Built,
+    /// No policies: the handler has tokio's own time-out in it, for comparison.
+    Tokio,
     Timeout,
     Breaker,
     Concurrency,
@@ -40,9 +42,10 @@ enum Around {
     All,
 }
 
-const ALL: [Around; 7] = [
+const ALL: [Around; 8] = [
     Around::Nothing,
     Around::Built,
+    Around::Tokio,
     Around::Timeout,
     Around::Breaker,
     Around::Concurrency,
@@ -112,13 +115,21 @@ fn run(runtime: &Runtime, loops: usize, waits: bool, around: Around) -> Duration
             last.notify_one();
         }
         async move {
-            if waits {
-                tokio::task::yield_now().await;
+            let work = async {
+                if waits {
+                    tokio::task::yield_now().await;
+                }
+            };
+            if around == Around::Tokio {
+                #[allow(clippy::disallowed_methods)]
+                tokio::time::timeout(Duration::from_secs(60), work).await.unwrap();
+            } else {
+                work.await;
             }
             Ok::<_, HandlerError>(())
         }
     };
-    if around == Around::Nothing {
+    if matches!(around, Around::Nothing | Around::Tokio) {
         return work_off(runtime, loops, handler, &done);
     }
     let is = |policy| around == policy || around == Around::All;

@@ -261,6 +261,43 @@ async fn a_call_that_is_refused_by_the_circuit_leaves_its_turn_at_once() {
 }
 
 #[tokio::test]
+async fn a_call_whose_drop_panics_gives_turn_and_trial_back_all_the_same() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+    let (clock, breaker) = (ControlledClock::new(), breaker(1));
+    let handler = |payload: u32, _: Context| async move {
+        match payload {
+            0 => Err(HandlerError::failed("reset")),
+            1 => {
+                let _bomb = Bomb;
+                pending().await
+            }
+            _ => Ok(()),
+        }
+    };
+    let guarded = Policies::around(handler)
+        .clock(clock.clone())
+        .concurrency(Concurrency::new(at_most(1), 0))
+        .circuit_breaker(breaker.clone())
+        .timeout(SECOND)
+        .build()
+        .unwrap();
+    guarded.call(0).await.unwrap_err();
+    clock.advance(10 * SECOND).await;
+    let mut trial = Box::pin(guarded.call(1));
+    assert!(futures::poll!(trial.as_mut()).is_pending());
+    assert_eq!(breaker.state(), CircuitState::HalfOpen { trial: true });
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(trial)));
+    assert!(dropped.is_err(), "it is the dropper's own panic");
+    assert_eq!(breaker.state(), CircuitState::HalfOpen { trial: false });
+    guarded.call(2).await.unwrap();
+}
+
+#[tokio::test]
 async fn all_of_them_together_let_a_good_call_through() {
     let (clock, breaker) = (ControlledClock::new(), breaker(1));
     let guarded: Guarded<_, u32> = Policies::around(echo().0)
