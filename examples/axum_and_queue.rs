@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::panic::AssertUnwindSafe;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,6 @@ use axum::http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use windlass::clock::{SystemClock, within};
 use windlass::consumer::{ConsumerEvent, Report, RetryPolicy};
 use windlass::error::{BoxError, Chain};
-use windlass::handler::{Handler, Readiness};
+use windlass::handler::{Concurrency, Guarded, Handler, Policies};
 use windlass::memory::{MemoryBroker, MemoryQueue};
 use windlass::source::{Cause, NackReason, Settlement};
 use windlass::{ConsumerHandle, Context, HandlerError, Message, QueueConsumer, codec};
@@ -74,12 +73,11 @@ impl Carriers {
         match order.carrier.as_str() {
             "north" => {}
             "nowhere" => return Err(HandlerError::terminal("no carrier goes there")),
-            "misprint" => return Err(HandlerError::invalid_output("a shipment without a number")),
+            // A shipment without a number, which the validation around this finds.
+            "misprint" => return Ok(String::new()),
             "moody" if attempt == 1 => return Err(HandlerError::failed("connection reset")),
             "down" => return Err(HandlerError::failed("connection refused")),
-            "slow" if attempt == 1 => {
-                return Err(HandlerError::Timeout { after: Duration::from_millis(250) });
-            }
+            "slow" if attempt == 1 => std::future::pending().await,
             "buggy" if attempt == 1 => panic!("index out of bounds"),
             "stubborn" => return Err(HandlerError::retry_exhausted(3, "connection refused")),
             "tired" => self.once(message, HandlerError::CircuitOpen { closes_in: RECOVERY })?,
@@ -95,25 +93,16 @@ impl Carriers {
 
 const RECOVERY: Duration = Duration::from_millis(150);
 
-/// What stands around the handler whichever way the order came: this is the place for its policies. Until then the
-/// carriers say themselves what policies would.
-fn guarded(handler: impl Handler<Order, Output = String>) -> impl Handler<Order, Output = String> {
-    handler
-}
-
-/// Both ways share one handler, and with it the state of what is around it.
-struct Shared<H>(Arc<H>);
-
-impl<H: Handler<Order>> Handler<Order> for Shared<H> {
-    type Output = H::Output;
-
-    async fn handle(&self, order: Order, context: Context) -> Result<H::Output, HandlerError> {
-        self.0.handle(order, context).await
-    }
-
-    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
-        self.0.readiness()
-    }
+/// What stands around the handler whichever way the order came; clones are one handler, with one limit. The carriers
+/// say themselves what a circuit breaker or a full queue behind them would: those cannot be had on demand.
+fn guarded<H: Handler<Order, Output = String>>(handler: H) -> windlass::Result<Guarded<H, Order>> {
+    let numbered =
+        |shipment: &String| if shipment.is_empty() { Err("a shipment without a number") } else { Ok(()) };
+    Policies::around(handler)
+        .validate_output(numbered)
+        .concurrency(Concurrency::new(NonZeroUsize::MIN.saturating_add(63), 64))
+        .timeout(Duration::from_millis(250))
+        .build()
 }
 
 /// What became of orders, the newest first.
@@ -179,7 +168,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What the routes share.
 struct App<H> {
-    handler: Shared<H>,
+    handler: H,
     queue: MemoryQueue,
     ledger: Arc<Ledger>,
 }
@@ -204,13 +193,7 @@ where
     // Who hangs up drops this future, and what the handler may have started is told.
     let _hung_up = cancelled.clone().drop_guard();
     let result = match codec::json::<Order>(&message) {
-        Ok(order) => {
-            let handled = app.handler.handle(order, Context::new(message.clone(), cancelled));
-            AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| {
-                // The consumer does the same. What the panic said was printed; it is none of the caller's business.
-                Err(HandlerError::Panicked { message: String::new() })
-            })
-        }
+        Ok(order) => app.handler.handle(order, Context::new(message.clone(), cancelled)).await,
         Err(error) => Err(HandlerError::invalid_input(error)),
     };
     let id = message.correlation_id();
@@ -269,17 +252,17 @@ impl Service {
             let carriers = Arc::clone(&carriers);
             async move { carriers.ship(order, context).await }
         };
-        let handler = Arc::new(guarded(ship));
+        let handler = guarded(ship)?;
         let ledger = Arc::new(Ledger::new());
         let queue = MemoryBroker::new(SystemClock).queue("orders");
-        let consumer = QueueConsumer::new(queue.source(), Shared(Arc::clone(&handler)))
+        let consumer = QueueConsumer::new(queue.source(), handler.clone())
             .retry_policy(RetryPolicy::schedule([10, 20].map(Duration::from_millis)))
             .on_event({
                 let ledger = Arc::clone(&ledger);
                 move |event: &ConsumerEvent| ledger.settled(event)
             })
             .start()?;
-        let app = Arc::new(App { handler: Shared(handler), queue, ledger: Arc::clone(&ledger) });
+        let app = Arc::new(App { handler, queue, ledger: Arc::clone(&ledger) });
         let routes = Router::new()
             .route("/orders", post(order))
             .route("/orders/queued", post(queued))

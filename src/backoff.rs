@@ -82,6 +82,13 @@ impl Backoff {
     }
 }
 
+/// A seed from a message's id, by FNV-1a (Fowler, Noll, Vo): the same on every machine, which the standard library's
+/// hasher does not promise.
+pub(crate) fn seed(id: &str) -> u64 {
+    id.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// A number in 0..1 from a seed, by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014): good enough to spread
 /// waits, and the same on every machine.
 fn unit(seed: u64) -> f64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::options::invalid;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, seed};
 use crate::error::Result;
 use crate::message::Message;
 use crate::source::{Cause, NackReason};
@@ -118,11 +118,4 @@ impl Default for RetryPolicy {
 /// Never zero: a retry that does not wait is a hot loop.
 fn clamp(delay: Duration) -> Duration {
     delay.clamp(Backoff::SHORTEST, Backoff::LONGEST)
-}
-
-/// FNV-1a over the id (Fowler, Noll, Vo): the same on every machine, which the standard library's hasher does not
-/// promise.
-fn seed(id: &str) -> u64 {
-    id.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::HandlerError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, seed};
 
 /// How often a handler is tried before its failure is the message's, and the waits between.
 ///
@@ -68,10 +68,4 @@ pub(super) fn is_worth_another(error: &HandlerError) -> bool {
         | HandlerError::Dropped
         | HandlerError::NotRunning => false,
     }
-}
-
-/// FNV-1a over the id (Fowler, Noll, Vo), as the consumer's retry policy does it: the same on every machine.
-fn seed(id: &str) -> u64 {
-    id.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
