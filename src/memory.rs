@@ -43,9 +43,12 @@
 
 mod broker;
 mod locked;
+mod parts;
 mod queue;
+mod shard;
 mod source;
 mod state;
+mod whole;
 
 pub use broker::{MemoryBroker, MemoryPublisher, QueueOptions};
 pub use queue::MemoryQueue;

@@ -35,12 +35,9 @@ impl<'a> Locked<'a> {
         self.news.changed = true;
     }
 
-    /// Unlocks two queues, and only then tells the news of either.
-    pub(super) fn unlock_both(self, other: Option<Locked<'_>>) {
-        let Self { state, news } = self;
-        let (other_state, other_news) = other.map(|other| (other.state, other.news)).unzip();
-        drop((state, other_state));
-        drop((news, other_news));
+    /// Unlocks the state; the news are told when they are dropped.
+    pub(super) fn unlock(self) -> News<'a> {
+        self.news
     }
 }
 

@@ -1,16 +1,19 @@
-//! One queue: its lock, who waits for it, and what tests want to know of it.
+//! One queue: its locks, who waits for it, and what tests want to know of it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::broker::{Broker, QueueOptions};
 use super::locked::Locked;
+use super::parts::Parts;
+use super::shard::own_index;
 use super::source::MemorySource;
-use super::state::{FaultPoint, MemoryReceipt, Nacked, QueueCounts, State};
+use super::state::{FaultPoint, MemoryReceipt, QueueCounts};
+use super::whole::{Nacked, Whole};
 use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
@@ -26,7 +29,7 @@ pub(super) struct Queue {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) lease: Option<Duration>,
     pub(super) order: RequeueOrder,
-    state: Mutex<State>,
+    parts: Parts,
     /// A message is there, or the time at which the next one is due has changed.
     pub(super) arrived: Notify,
     changes: Arc<Changes>,
@@ -57,7 +60,7 @@ impl Queue {
             clock,
             lease: options.lease,
             order: options.requeue_order,
-            state: Mutex::new(State::new(options)),
+            parts: Parts::new(options),
             arrived: Notify::new(),
             changes,
             broker,
@@ -65,17 +68,22 @@ impl Queue {
         }
     }
 
+    /// The state alone: for what touches nothing that is in flight, and makes nothing wait for time to pass.
     fn lock(&self) -> Locked<'_> {
-        Locked::new(self, self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        Locked::new(self, self.parts.state())
     }
 
-    /// The lock, with everything that is due brought back.
-    fn lock_swept(&self) -> Locked<'_> {
-        let mut state = self.lock();
-        if state.is_timed() && state.sweep(self.clock.now()) {
-            state.everything_moved();
+    fn lock_all(&self) -> Whole<'_> {
+        Whole::new(&self.parts, self.parts.shards(), self.lock())
+    }
+
+    /// Everything locked, with what is due brought back.
+    fn lock_swept(&self) -> Whole<'_> {
+        let mut whole = self.lock_all();
+        if whole.is_timed() && whole.sweep(self.clock.now()) {
+            whole.locked.everything_moved();
         }
-        state
+        whole
     }
 
     pub(super) fn tell(&self) {
@@ -98,29 +106,51 @@ impl Queue {
         Ok(())
     }
 
-    /// `open` is asked under the lock, so that a session which ends at the same time takes nothing more.
+    /// `open` is asked under a lock that ending the session takes too, so that a session which ends at the same time
+    /// takes nothing more.
     pub(super) fn take(
         &self,
         session: u64,
         prefetch: usize,
         open: impl FnOnce() -> bool,
     ) -> Result<Option<Delivery<MemoryReceipt>>> {
-        let mut state = self.lock();
-        let now = state.is_timed().then(|| self.clock.now());
-        if now.is_some_and(|now| state.sweep(now)) {
-            state.everything_moved();
+        if prefetch == 0
+            && let Some(mut shard) = self.parts.quick(own_index())
+        {
+            if !open() {
+                return Err(self.error(ErrorKind::Closed, "receive"));
+            }
+            let next = || self.parts.state().next_ready();
+            let Some(taken) = shard.take(self.parts.id, session, next) else { return Ok(None) };
+            drop(shard);
+            self.tell();
+            return Ok(Some(taken.into_delivery(self.clock.wall())));
+        }
+        self.take_slowly(session, prefetch, open)
+    }
+
+    fn take_slowly(
+        &self,
+        session: u64,
+        prefetch: usize,
+        open: impl FnOnce() -> bool,
+    ) -> Result<Option<Delivery<MemoryReceipt>>> {
+        let mut whole = self.lock_all();
+        let now = whole.is_timed().then(|| self.clock.now());
+        if now.is_some_and(|now| whole.sweep(now)) {
+            whole.locked.everything_moved();
         }
         if !open() {
             return Err(self.error(ErrorKind::Closed, "receive"));
         }
-        if let Some(error) = state.fault(FaultPoint::Receive) {
+        if let Some(error) = whole.fault(FaultPoint::Receive) {
             return Err(error);
         }
-        let due = state.next_due();
-        let Some(taken) = state.take(session, prefetch, now) else { return Ok(None) };
-        state.news.all |= state.next_due() != due;
-        state.news.changed = true;
-        drop(state);
+        let due = whole.next_due();
+        let Some(taken) = whole.take(session, prefetch, now) else { return Ok(None) };
+        whole.locked.news.all |= whole.next_due() != due;
+        whole.locked.news.changed = true;
+        drop(whole);
         Ok(Some(taken.into_delivery(self.clock.wall())))
     }
 
@@ -130,13 +160,23 @@ impl Queue {
     }
 
     pub(super) fn ack(&self, receipt: &MemoryReceipt) -> Result<()> {
-        let mut state = self.lock_swept();
-        if let Some(error) = state.fault(FaultPoint::Ack) {
-            return Err(self.failed_settle(&mut state, receipt, error));
+        let stale = || self.error(ErrorKind::Stale, "ack");
+        // What is forgotten is dropped last, once all is unlocked.
+        let _forgotten;
+        if let Some(mut shard) = self.parts.quick_of(receipt) {
+            let held = shard.settle(receipt.slot, receipt.tag).ok_or_else(stale)?;
+            _forgotten = shard.remember(self.parts.next_ack(), held.stored, self.parts.history);
+            drop(shard);
+            self.tell();
+            return Ok(());
         }
-        let Some(_forgotten) = state.ack(receipt) else { return Err(self.error(ErrorKind::Stale, "ack")) };
-        state.news.changed = true;
-        drop(state);
+        let mut whole = self.lock_swept();
+        if let Some(error) = whole.fault(FaultPoint::Ack) {
+            return Err(self.failed_settle(&mut whole, receipt, error));
+        }
+        _forgotten = whole.ack(receipt).ok_or_else(stale)?;
+        whole.locked.news.changed = true;
+        drop(whole);
         Ok(())
     }
 
@@ -144,13 +184,13 @@ impl Queue {
         // Looked up before the lock is taken: making the dead-letter queue takes the broker's lock.
         let dead_letters = matches!(reason, NackReason::DeadLetter { .. }).then(|| self.dead_letters());
         let cause = reason.cause().clone();
-        let mut state = self.lock_swept();
-        if let Some(error) = state.fault(FaultPoint::Nack) {
-            return Err(self.failed_settle(&mut state, receipt, error));
+        let mut whole = self.lock_swept();
+        if let Some(error) = whole.fault(FaultPoint::Nack) {
+            return Err(self.failed_settle(&mut whole, receipt, error));
         }
-        let due = state.next_due();
+        let due = whole.next_due();
         let mut dead = None;
-        match state.nack(receipt, reason, self.clock.now()) {
+        match whole.nack(receipt, reason, self.clock.now()) {
             None => return Err(self.error(ErrorKind::Stale, "nack")),
             Some(Nacked::Dead(message)) => {
                 let letter = DeadLetter::new(cause, &message, &self.name, self.clock.wall());
@@ -162,21 +202,23 @@ impl Queue {
                 }
             }
             Some(Nacked::Kept) => {
-                state.news.all = state.next_due() != due;
-                state.news.one = true;
+                whole.locked.news.all = whole.next_due() != due;
+                whole.locked.news.one = true;
             }
         }
-        state.news.changed = true;
-        state.unlock_both(dead);
+        whole.locked.news.changed = true;
+        // Both queues are unlocked, and only then the news of either are told.
+        let _dead_news = dead.map(Locked::unlock);
+        drop(whole);
         Ok(())
     }
 
-    fn failed_settle(&self, state: &mut Locked<'_>, receipt: &MemoryReceipt, error: Error) -> Error {
-        if !state.fail_settle(receipt) {
+    fn failed_settle(&self, whole: &mut Whole<'_>, receipt: &MemoryReceipt, error: Error) -> Error {
+        if !whole.fail_settle(receipt) {
             return self.error(ErrorKind::Stale, "settle");
         }
-        state.news.one = true;
-        state.news.changed = true;
+        whole.locked.news.one = true;
+        whole.locked.news.changed = true;
         error
     }
 
@@ -184,11 +226,11 @@ impl Queue {
         if self.lease.is_none() {
             return Err(self.error(ErrorKind::Unsupported, "extend"));
         }
-        let mut state = self.lock_swept();
-        if let Some(error) = state.fault(FaultPoint::Extend) {
+        let mut whole = self.lock_swept();
+        if let Some(error) = whole.fault(FaultPoint::Extend) {
             return Err(error);
         }
-        if state.extend(receipt, self.clock.now()) {
+        if whole.extend(receipt, self.clock.now()) {
             Ok(())
         } else {
             Err(self.error(ErrorKind::Stale, "extend"))
@@ -196,21 +238,21 @@ impl Queue {
     }
 
     pub(super) fn release(&self, session: u64) -> Result<()> {
-        let mut state = self.lock_swept();
-        if let Some(error) = state.fault(FaultPoint::Release) {
+        let mut whole = self.lock_swept();
+        if let Some(error) = whole.fault(FaultPoint::Release) {
             return Err(error);
         }
-        state.release(session);
-        state.everything_moved();
+        whole.release(session);
+        whole.locked.everything_moved();
         Ok(())
     }
 
     pub(super) fn end_session(&self, session: u64, close: impl FnOnce()) -> Result<()> {
-        let mut state = self.lock_swept();
+        let mut whole = self.lock_swept();
         close();
-        state.end_session(session);
-        state.everything_moved();
-        state.fault(FaultPoint::Close).map_or(Ok(()), Err)
+        whole.end_session(session);
+        whole.locked.everything_moved();
+        whole.fault(FaultPoint::Close).map_or(Ok(()), Err)
     }
 
     fn dead_letters(&self) -> Arc<Queue> {
@@ -362,17 +404,17 @@ impl MemoryQueue {
 
     /// Makes the next operation at `point` fail with `error`. Several for the same point fail one after the other.
     pub fn fail_next(&self, point: FaultPoint, error: Error) {
-        let mut state = self.0.lock();
-        state.script(point, error);
-        state.news.all = true;
+        let mut whole = self.0.lock_all();
+        whole.script(point, error);
+        whole.locked.news.all = true;
     }
 
     /// Cuts the connection of every source of this queue: what is in flight comes back, to the front and in order,
     /// and its receipts are stale. The sources connect again by themselves.
     pub fn cut(&self) {
-        let mut state = self.0.lock_swept();
-        state.cut();
-        state.everything_moved();
+        let mut whole = self.0.lock_swept();
+        whole.cut();
+        whole.locked.everything_moved();
     }
 }
 
