@@ -63,12 +63,15 @@ pub(super) struct Work<S: MessageSource, H: Handler<T>, T> {
 impl<S: MessageSource, H: Handler<T>, T> Work<S, H, T> {
     /// Gives the broker the answer, within the settle time-out: an ack where there is no reason not to.
     pub(super) async fn settle(&self, receipt: S::Receipt, reason: Option<&NackReason>) -> Result<()> {
-        // Pinned here, so that a pointer is passed on and not the future.
+        // Pinned here and at each step, so that a pointer is passed on and not the future.
         match reason {
-            None => self.bounded(pin!(caught("ack", async { self.source.ack(receipt).await }))).await,
+            None => {
+                let answer = pin!(async { self.source.ack(receipt).await });
+                self.bounded(pin!(caught("ack", answer))).await
+            }
             Some(reason) => {
-                self.bounded(pin!(caught("nack", async { self.source.nack(receipt, reason.clone()).await })))
-                    .await
+                let answer = pin!(async { self.source.nack(receipt, reason.clone()).await });
+                self.bounded(pin!(caught("nack", answer))).await
             }
         }
     }
