@@ -80,6 +80,17 @@ impl Message {
         }
     }
 
+    /// As the `with_…` methods would make it, in one step: those show in what a delivery costs.
+    pub(crate) fn delivered(
+        content: Arc<Content>,
+        attempt: u32,
+        deliveries: u64,
+        received_at: SystemTime,
+    ) -> Self {
+        let redelivered = deliveries > 1;
+        Self { content, metadata: None, received_at, deliveries, attempt: attempt.max(1), redelivered }
+    }
+
     /// What was sent, as if it had never been delivered: attempt 1, no metadata. What a publisher in this process puts
     /// into a queue.
     #[must_use]

@@ -56,11 +56,13 @@ impl Parts {
     }
 
     /// The shard of this index, where it is enough; else the whole queue is to be locked.
+    #[inline(always)]
     pub(super) fn quick(&self, index: usize) -> Option<MutexGuard<'_, Shard>> {
         Some(lock(&self.shards[index])).filter(|shard| shard.quick)
     }
 
     /// The shard that a receipt is of, as [`quick`](Self::quick).
+    #[inline]
     pub(super) fn quick_of(&self, receipt: &MemoryReceipt) -> Option<MutexGuard<'_, Shard>> {
         if receipt.queue == self.id { self.quick(index_of(receipt.slot)) } else { None }
     }

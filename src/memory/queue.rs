@@ -121,7 +121,8 @@ impl Queue {
                 return Err(self.error(ErrorKind::Closed, "receive"));
             }
             let next = || self.parts.state().next_ready();
-            let Some(taken) = shard.take(self.parts.id, session, next) else { return Ok(None) };
+            let Some(taken) = shard.claim(self.parts.id, session, next) else { return Ok(None) };
+            shard.delivered += 1;
             drop(shard);
             self.tell();
             return Ok(Some(taken.into_delivery(self.clock.wall())));

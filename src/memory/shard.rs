@@ -63,32 +63,25 @@ impl Shard {
         Self { index, quick, in_flight: Slab::new(), acked: VecDeque::new(), delivered: 0 }
     }
 
-    /// Where the next delivery goes. A receipt has 32 bits for it: with so many in flight, nothing more is delivered.
-    pub(super) fn vacant(&self) -> Option<u32> {
-        u32::try_from(self.in_flight.vacant_key() * SHARDS + self.index).ok()
-    }
-
-    /// Delivers the message that `next` gives, with its tag.
-    pub(super) fn take(
+    /// Puts the message that `next` gives, with its tag, among what is in flight. A receipt has 32 bits for where: with
+    /// so many in flight, nothing more is delivered.
+    ///
+    /// All that is made for each message is made where it stays: a value that was just written in pieces, and is then
+    /// moved as a whole, costs the processor a wait.
+    #[inline]
+    pub(super) fn claim(
         &mut self,
         queue: u32,
         session: u64,
         next: impl FnOnce() -> Option<(Ready, u64)>,
     ) -> Option<Taken> {
-        let slot = self.vacant()?;
-        let (ready, tag) = next()?;
-        let Ready { mut stored, to_deliver } = ready;
-        stored.deliveries = stored.deliveries.saturating_add(1);
-        let content = to_deliver.unwrap_or_else(|| Arc::clone(&stored.content));
-        let receipt = MemoryReceipt { queue, slot, tag };
-        let taken = Taken { content, attempt: stored.attempt, deliveries: stored.deliveries, receipt };
+        let slot = u32::try_from(self.in_flight.vacant_key() * SHARDS + self.index).ok()?;
+        let (Ready { stored: Stored { content, attempt, deliveries }, to_deliver }, tag) = next()?;
+        let deliveries = deliveries.saturating_add(1);
+        let delivered = to_deliver.unwrap_or_else(|| Arc::clone(&content));
+        let stored = Stored { content, attempt, deliveries };
         self.in_flight.insert(Unacked { stored, tag, session, until: None });
-        self.delivered += 1;
-        Some(taken)
-    }
-
-    pub(super) fn insert(&mut self, unacked: Unacked) {
-        self.in_flight.insert(unacked);
+        Some(Taken { content: delivered, attempt, deliveries, receipt: MemoryReceipt { queue, slot, tag } })
     }
 
     /// What is at `slot`, which must be of this shard.
@@ -105,6 +98,7 @@ impl Shard {
     }
 
     /// Takes out what the tag stands for; `None` when it is stale.
+    #[inline]
     pub(super) fn settle(&mut self, slot: u32, tag: u64) -> Option<Unacked> {
         if self.get(slot)?.tag == tag { self.remove(slot) } else { None }
     }
@@ -127,6 +121,7 @@ impl Shard {
     ///
     /// What other shards have made too old is forgotten here bit by bit: two for one, so that the histories of all
     /// shards together keep little more than they should.
+    #[inline(always)]
     pub(super) fn remember(&mut self, number: u64, stored: Stored, most: usize) -> Forgotten {
         if most == 0 {
             return [Some(stored), None];

@@ -96,12 +96,8 @@ pub(super) struct Taken {
 
 impl Taken {
     pub(super) fn into_delivery(self, received_at: SystemTime) -> Delivery<MemoryReceipt> {
-        let message = Message::from_content(self.content)
-            .with_attempt(self.attempt)
-            .with_redelivered(self.deliveries > 1)
-            .with_delivery_count(Some(self.deliveries.into()))
-            .with_received_at(received_at);
-        Delivery { message, receipt: self.receipt }
+        let Self { content, attempt, deliveries, receipt } = self;
+        Delivery { message: Message::delivered(content, attempt, deliveries.into(), received_at), receipt }
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::Instant;
 
 use super::locked::Locked;
 use super::parts::Parts;
 use super::shard::{Forgotten, SHARDS, Shard, Unacked, index_of, is_forgotten, own_index};
-use super::state::{MemoryReceipt, QueueCounts, Ready, State, Stored, Taken};
-use crate::message::{Content, Message};
+use super::state::{MemoryReceipt, QueueCounts, State, Stored, Taken};
+use crate::message::Message;
 use crate::source::{NackReason, RequeueOrder};
 
 /// What is left to do after a nack, once the message was taken out.
@@ -56,47 +56,45 @@ impl<'a> Whole<'a> {
 
     /// Delivers the next message to `session`, through its buffer where it prefetches.
     pub(super) fn take(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<Taken> {
-        let (content, receipt) = if prefetch == 0 {
-            self.claim(session, now)?
-        } else {
-            let receipt = self.buffered(session, prefetch, now)?;
-            if let Some(now) = now {
-                // The lease is the receiver's: it begins when the message is handed over.
-                self.extend(&receipt, now);
+        let taken =
+            if prefetch == 0 { self.claim(session, now)? } else { self.buffered(session, prefetch, now)? };
+        self.shards[index_of(taken.receipt.slot)].delivered += 1;
+        Some(taken)
+    }
+
+    fn claim(&mut self, session: u64, now: Option<Instant>) -> Option<Taken> {
+        let next = || self.locked.next_ready();
+        let taken = self.shards[own_index()].claim(self.parts.id, session, next)?;
+        if let Some(now) = now {
+            self.extend(&taken.receipt, now);
+        }
+        Some(taken)
+    }
+
+    fn buffered(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<Taken> {
+        let receipt = self.next_buffered(session).or_else(|| {
+            for _ in 0..prefetch {
+                let Some(Taken { receipt, .. }) = self.claim(session, now) else { break };
+                self.buffers.entry(session).or_default().push_back(receipt);
             }
-            (None, receipt)
-        };
-        let stored = &self.get(receipt.slot)?.stored;
-        let (attempt, deliveries) = (stored.attempt, stored.deliveries);
-        let content = content.unwrap_or_else(|| Arc::clone(&stored.content));
-        self.shards[index_of(receipt.slot)].delivered += 1;
+            self.next_buffered(session)
+        })?;
+        if let Some(now) = now {
+            // The lease is the receiver's: it begins when the message is handed over.
+            self.extend(&receipt, now);
+        }
+        let Stored { content, attempt, deliveries } = self.get(receipt.slot)?.stored.clone();
         Some(Taken { content, attempt, deliveries, receipt })
     }
 
-    fn claim(&mut self, session: u64, now: Option<Instant>) -> Option<(Option<Arc<Content>>, MemoryReceipt)> {
-        let shard = &mut self.shards[own_index()];
-        let slot = shard.vacant()?;
-        let (Ready { mut stored, to_deliver }, tag) = self.locked.next_ready()?;
-        stored.deliveries = stored.deliveries.saturating_add(1);
-        let until = self.locked.lease.zip(now).map(|(lease, now)| crate::clock::after(now, lease));
-        shard.insert(Unacked { stored, tag, session, until });
-        if let Some(until) = until {
-            self.leases.insert((until, tag), slot);
-        }
-        Some((to_deliver, MemoryReceipt { queue: self.parts.id, slot, tag }))
-    }
-
-    fn buffered(&mut self, session: u64, prefetch: usize, now: Option<Instant>) -> Option<MemoryReceipt> {
-        while let Some(receipt) = self.buffers.entry(session).or_default().pop_front() {
+    /// The next that `session` has taken and not yet passed on; those that came back meanwhile are passed over.
+    fn next_buffered(&mut self, session: u64) -> Option<MemoryReceipt> {
+        loop {
+            let receipt = self.buffers.get_mut(&session)?.pop_front()?;
             if self.held(&receipt).is_some() {
                 return Some(receipt);
             }
         }
-        for _ in 0..prefetch {
-            let Some((_, receipt)) = self.claim(session, now) else { break };
-            self.buffers.entry(session).or_default().push_back(receipt);
-        }
-        self.buffers.entry(session).or_default().pop_front()
     }
 
     fn get(&self, slot: u32) -> Option<&Unacked> {
