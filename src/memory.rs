@@ -42,6 +42,7 @@
 //! ```
 
 mod broker;
+mod handle;
 mod locked;
 mod parts;
 mod queue;
@@ -51,6 +52,6 @@ mod state;
 mod whole;
 
 pub use broker::{MemoryBroker, MemoryPublisher, QueueOptions};
-pub use queue::MemoryQueue;
+pub use handle::MemoryQueue;
 pub use source::MemorySource;
 pub use state::{FaultPoint, MemoryReceipt, QueueCounts};

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::queue::{Changes, MemoryQueue, Queue, Surroundings};
+use super::handle::MemoryQueue;
+use super::queue::{Changes, Queue, Surroundings};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;

@@ -1,6 +1,5 @@
-//! One queue: its locks, who waits for it, and what tests want to know of it.
+//! One queue: its locks, and who is told of what has changed.
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -11,18 +10,12 @@ use super::broker::{Broker, QueueOptions};
 use super::locked::Locked;
 use super::parts::Parts;
 use super::shard::own_index;
-use super::source::MemorySource;
-use super::state::{FaultPoint, MemoryReceipt, QueueCounts};
+use super::state::{FaultPoint, MemoryReceipt};
 use super::whole::{Nacked, Whole};
-use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
 use crate::source::{DeadLetter, Delivery, NackReason, RequeueOrder};
-
-/// One queue of a [`MemoryBroker`](super::MemoryBroker): a handle to publish to it, to look into it, and to make it
-/// fail. Cheap to clone.
-#[derive(Clone)]
-pub struct MemoryQueue(pub(super) Arc<Queue>);
 
 pub(super) struct Queue {
     pub(super) name: String,
@@ -32,7 +25,7 @@ pub(super) struct Queue {
     parts: Parts,
     /// A message is there, or the time at which the next one is due has changed.
     pub(super) arrived: Notify,
-    changes: Arc<Changes>,
+    pub(super) changes: Arc<Changes>,
     broker: Weak<Broker>,
     dead_letters: OnceLock<Arc<Queue>>,
 }
@@ -47,9 +40,9 @@ pub(super) struct Surroundings {
 /// Changes of any queue of a broker, for those who wait for a condition: it may look at more queues than one.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    changed: Notify,
+    pub(super) changed: Notify,
     /// How many wait, so that nothing is told where nobody does.
-    watchers: AtomicUsize,
+    pub(super) watchers: AtomicUsize,
 }
 
 impl Queue {
@@ -69,16 +62,16 @@ impl Queue {
     }
 
     /// The state alone: for what touches nothing that is in flight, and makes nothing wait for time to pass.
-    fn lock(&self) -> Locked<'_> {
+    pub(super) fn lock(&self) -> Locked<'_> {
         Locked::new(self, self.parts.state())
     }
 
-    fn lock_all(&self) -> Whole<'_> {
+    pub(super) fn lock_all(&self) -> Whole<'_> {
         Whole::new(&self.parts, self.parts.shards(), self.lock())
     }
 
     /// Everything locked, with what is due brought back.
-    fn lock_swept(&self) -> Whole<'_> {
+    pub(super) fn lock_swept(&self) -> Whole<'_> {
         let mut whole = self.lock_all();
         if whole.is_timed() && whole.sweep(self.clock.now()) {
             whole.locked.everything_moved();
@@ -256,7 +249,12 @@ impl Queue {
         whole.fault(FaultPoint::Close).map_or(Ok(()), Err)
     }
 
-    fn dead_letters(&self) -> Arc<Queue> {
+    /// The dead-letter queue, if it was made.
+    pub(super) fn known_dead_letters(&self) -> Option<&Queue> {
+        self.dead_letters.get().map(|dead| &**dead)
+    }
+
+    pub(super) fn dead_letters(&self) -> Arc<Queue> {
         Arc::clone(self.dead_letters.get_or_init(|| {
             let name = format!("{}.dlq", self.name);
             match self.broker.upgrade() {
@@ -276,175 +274,8 @@ impl Queue {
     }
 }
 
-fn put(state: &mut Locked<'_>, message: &Message) {
+pub(super) fn put(state: &mut Locked<'_>, message: &Message) {
     state.publish(Arc::clone(message.content()));
     state.news.one = true;
     state.news.changed = true;
-}
-
-impl MemoryQueue {
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// A source that pulls from this queue, one message at a time.
-    pub fn source(&self) -> MemorySource {
-        MemorySource::of(self.clone())
-    }
-
-    /// Puts a message into the queue, whatever the fault script says; a publisher is
-    /// [`MemoryBroker::publisher`](super::MemoryBroker::publisher).
-    pub fn publish(&self, message: Message) {
-        put(&mut self.0.lock(), &message);
-    }
-
-    /// The queue of the dead letters of this one.
-    pub fn dead_letter_queue(&self) -> MemoryQueue {
-        MemoryQueue(self.0.dead_letters())
-    }
-
-    /// How much is where, and what has happened so far. Exact, where the histories keep the last ones only.
-    pub fn counts(&self) -> QueueCounts {
-        let dead = self.0.dead_letters.get().map_or(0, |dead| dead.lock_swept().counts(0).pending);
-        self.0.lock_swept().counts(dead)
-    }
-
-    /// What waits to be delivered, the next one first.
-    pub fn pending(&self) -> Vec<Message> {
-        self.0.lock_swept().pending()
-    }
-
-    /// What waits for a delay to end, the soonest first.
-    pub fn delayed(&self) -> Vec<Message> {
-        self.0.lock_swept().delayed()
-    }
-
-    /// What was delivered and is not settled, in order of delivery; what a source has buffered included.
-    pub fn in_flight(&self) -> Vec<Message> {
-        self.0.lock_swept().in_flight()
-    }
-
-    /// The last acks, oldest first: as many as [`QueueOptions::history`](super::QueueOptions::history).
-    pub fn acked(&self) -> Vec<Message> {
-        self.0.lock_swept().acked()
-    }
-
-    /// The last nacks with their reasons, oldest first: as many as the history keeps.
-    pub fn nacked(&self) -> Vec<(Message, NackReason)> {
-        self.0.lock_swept().nacked()
-    }
-
-    /// What is in the dead-letter queue, with what is written on it, oldest first.
-    pub fn dead_lettered(&self) -> Vec<(Message, DeadLetter)> {
-        let Some(dead) = self.0.dead_letters.get() else { return Vec::new() };
-        let messages = dead.lock_swept().pending();
-        messages
-            .into_iter()
-            .filter_map(|message| DeadLetter::of(&message).map(|letter| (message, letter)))
-            .collect()
-    }
-
-    /// Waits until `condition` holds, for at most 10 s of real time. It is looked at now, and at each change of the
-    /// queue.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> windlass::Result<()> {
-    /// # use windlass::{clock::ControlledClock, memory::MemoryBroker, message::Message};
-    /// let queue = MemoryBroker::new(ControlledClock::new()).queue("orders");
-    /// queue.publish(Message::new("{}"));
-    /// queue.until(|queue| queue.counts().pending == 1).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `Timeout` when it does not hold by then; the text says how the queue stands.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only looks.
-    pub async fn until(&self, condition: impl FnMut(&Self) -> bool) -> Result<()> {
-        self.until_within(TEST_BOUND, condition).await
-    }
-
-    /// As [`until`](Self::until), for at most `bound` of real time.
-    ///
-    /// # Errors
-    ///
-    /// `Timeout`, as for [`until`](Self::until).
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only looks.
-    pub async fn until_within(&self, bound: Duration, condition: impl FnMut(&Self) -> bool) -> Result<()> {
-        within(&SystemClock, bound, self.holds(condition)).await.ok_or_else(|| {
-            let message = format!("not within {bound:?}; the queue stands at {:?}", self.counts());
-            self.0.error(ErrorKind::Timeout, "until").with_message(message)
-        })
-    }
-
-    async fn holds(&self, mut condition: impl FnMut(&Self) -> bool) {
-        let _watcher = Watcher::new(&self.0.changes);
-        loop {
-            let changed = self.0.changes.changed.notified();
-            if condition(self) {
-                return;
-            }
-            let due = self.0.next_due();
-            // Only waits are lost here: the loop looks again.
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = wait_until(&*self.0.clock, due) => {}
-            }
-        }
-    }
-
-    /// Makes the next operation at `point` fail with `error`. Several for the same point fail one after the other.
-    pub fn fail_next(&self, point: FaultPoint, error: Error) {
-        let mut whole = self.0.lock_all();
-        whole.script(point, error);
-        whole.locked.news.all = true;
-    }
-
-    /// Cuts the connection of every source of this queue: what is in flight comes back, to the front and in order,
-    /// and its receipts are stale. The sources connect again by themselves.
-    pub fn cut(&self) {
-        let mut whole = self.0.lock_swept();
-        whole.cut();
-        whole.locked.everything_moved();
-    }
-}
-
-impl fmt::Debug for MemoryQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryQueue").field("name", &self.0.name).field("counts", &self.counts()).finish()
-    }
-}
-
-/// Sleeps until `due`, or for ever where nothing is due.
-pub(super) async fn wait_until(clock: &dyn Clock, due: Option<Instant>) {
-    match due {
-        Some(due) => clock.sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Counts itself among those that want to hear of changes, as long as it lives.
-struct Watcher<'a>(&'a Changes);
-
-impl<'a> Watcher<'a> {
-    fn new(changes: &'a Changes) -> Self {
-        changes.watchers.fetch_add(1, Ordering::SeqCst);
-        Self(changes)
-    }
-}
-
-impl Drop for Watcher<'_> {
-    fn drop(&mut self) {
-        self.0.watchers.fetch_sub(1, Ordering::SeqCst);
-    }
 }

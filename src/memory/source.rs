@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::MemoryBroker;
-use super::queue::{MemoryQueue, wait_until};
+use super::handle::{MemoryQueue, wait_until};
 use super::state::MemoryReceipt;
 use crate::clock::{Clock, after};
 use crate::error::Result;
