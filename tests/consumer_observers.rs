@@ -206,7 +206,9 @@ async fn what_does_not_fit_into_the_queue_of_an_observer_is_dropped_and_counted(
     assert!(fit.contains(&(2_000 - drops)), "{drops}");
     drop(gate);
     let report = prompt(handle.stop()).await;
-    assert_eq!(report.stats.observer_drops, drops, "the rest was told before the end");
+    // The end is one thing more to tell, and may come before the thread has made room for it.
+    let dropped = report.stats.observer_drops - drops;
+    assert!(dropped <= 1, "the rest was told before the end, but for {dropped}");
     assert_eq!(told.len() as u64, 2_000 - drops);
 }
 
