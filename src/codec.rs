@@ -1,70 +1,103 @@
-//! From a message's body to a payload.
+//! From a message's body to a payload, and back.
 //!
-//! A decoder is a function from [`Message`] to a payload, or to an error that tells an operator what is wrong with the
-//! body. [`json`] is the default; any closure of the same shape can take its place.
+//! A [`Codec`] does both for one type of payload. A [`Queue`](crate::queue::Queue) names the one that its messages go
+//! through, so that two queues of a program may have different ones:
+//!
+//! | codec | body | content type |
+//! |---|---|---|
+//! | [`Json`], the default | JSON by serde | `application/json` |
+//! | [`Raw`] | the bytes as they are, not copied | `application/octet-stream` |
+//! | `Lz4` around another (feature `lz4`) | that one's, packed | that one's |
+//! | [`ContentType`] around another | that one's | the one that it is given; refuses others where asked to |
+//! | one of your own | whatever [`Encoded`] says | whatever [`Encoded`] says |
+//!
+//! What a codec cannot decode is dead-lettered as `validation:input`, with its [`CodecError`] as the detail.
+//!
+//! Beside them stand two plain functions, [`json`] and [`bytes`], for
+//! [`QueueConsumer::with_decoder`](crate::consumer::QueueConsumer::with_decoder); any closure of the same shape can take
+//! their place.
+//!
+//! ```
+//! use windlass::codec::{Codec, CodecError, Encoded, Received};
+//! use windlass::queue::Queue;
+//!
+//! /// A number as four bytes.
+//! #[derive(Debug, Clone, Copy)]
+//! struct BigEndian;
+//!
+//! impl Codec<u32> for BigEndian {
+//!     fn encode(&self, payload: &u32) -> Result<Encoded, CodecError> {
+//!         Ok(Encoded::new(payload.to_be_bytes().to_vec()).with_content_type("application/x-u32"))
+//!     }
+//!
+//!     fn decode(&self, received: Received<'_>) -> Result<u32, CodecError> {
+//!         received.check_not_packed()?;
+//!         let bytes = received.body().as_ref().try_into().map_err(CodecError::payload)?;
+//!         Ok(u32::from_be_bytes(bytes))
+//!     }
+//! }
+//!
+//! pub const SHARDS: Queue<u32, BigEndian> = Queue::with_codec("shards", BigEndian);
+//! assert_eq!(SHARDS.message(&7).unwrap().body().as_ref(), [0, 0, 0, 7]);
+//! ```
 
-use std::convert::Infallible;
-
-use bytes::Bytes;
-
-use crate::message::Message;
-
-/// The body as it is.
-///
-/// # Errors
-///
-/// None.
-pub fn bytes(message: &Message) -> Result<Bytes, Infallible> {
-    Ok(message.body().clone())
-}
-
+mod content_type;
+mod error;
 #[cfg(feature = "json")]
-pub use with_json::{JsonError, json};
+mod json;
+#[cfg(feature = "lz4")]
+pub mod lz4;
+mod raw;
+mod wire;
 
+use std::sync::Arc;
+
+pub use content_type::ContentType;
+pub use error::CodecError;
 #[cfg(feature = "json")]
-mod with_json {
-    use serde::de::DeserializeOwned;
+pub use json::{JsonError, json};
+#[cfg(feature = "lz4")]
+pub use lz4::Lz4;
+pub use raw::{Raw, bytes};
+pub use wire::{Encoded, Received};
 
-    use crate::message::Message;
-
-    /// Why a body is not the JSON that was wanted: where in it, and what is wrong.
-    #[derive(Debug, thiserror::Error)]
-    #[non_exhaustive]
-    pub enum JsonError {
-        /// There is no body.
-        #[error("the body is empty, expected JSON")]
-        Empty,
-        /// The body is not JSON, or not of the wanted shape.
-        #[error("not the expected JSON at {path}")]
-        Shape {
-            /// The field, such as `items[3].price`, or `the top`.
-            path: String,
-            /// What is wrong, with line and column.
-            source: serde_json::Error,
-        },
-    }
-
-    /// Decodes the body as JSON.
+/// Makes bodies of payloads of type `T`, and payloads of bodies.
+///
+/// It must take whatever it is given: bodies come from anybody. A panic in it is a failed attempt, which is tried again,
+/// where an error is final.
+pub trait Codec<T>: Send + Sync + 'static {
+    /// The body of a payload, and what it is.
     ///
     /// # Errors
     ///
-    /// [`JsonError`] names the field. The field is looked for only once decoding has failed, so that it costs nothing
-    /// for good bodies.
-    pub fn json<T: DeserializeOwned>(message: &Message) -> Result<T, JsonError> {
-        let body = message.body();
-        if body.is_empty() {
-            return Err(JsonError::Empty);
-        }
-        serde_json::from_slice(body).map_err(|error| {
-            let mut again = serde_json::Deserializer::from_slice(body);
-            let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
-                Err(found) => found.path().to_string(),
-                // Only what stands behind the value is wrong.
-                Ok(_) => String::new(),
-            };
-            // How the path is printed where the fault is in no field, or in one that has no name yet.
-            let path = if matches!(path.as_str(), "" | "." | "?") { "the top".to_owned() } else { path };
-            JsonError::Shape { path, source: error }
-        })
+    /// What keeps this payload from becoming a body. Nothing is sent then.
+    fn encode(&self, payload: &T) -> Result<Encoded, CodecError>;
+
+    /// The payload of a body.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the body, in words for an operator who finds them on the dead letter. No other attempt is
+    /// made.
+    fn decode(&self, received: Received<'_>) -> Result<T, CodecError>;
+}
+
+/// JSON by serde, which is what a queue has where nothing else is said. Without the feature `json` it is a name only.
+///
+/// Refused, with the field: what is not of the wanted shape, numbers out of the range of theirs (past `u64` too, for a
+/// whole number), a field of a struct that stands twice, text that is not UTF-8, nesting deeper than 128. In a map, and
+/// in a `serde_json::Value`, the last of two entries with the same name stands, and a number past `u64` becomes a float:
+/// that is how serde_json reads them. A body that says that it is packed is refused as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Json;
+
+#[deny(clippy::missing_trait_methods)]
+impl<T, C: Codec<T> + ?Sized> Codec<T> for Arc<C> {
+    fn encode(&self, payload: &T) -> Result<Encoded, CodecError> {
+        (**self).encode(payload)
+    }
+
+    fn decode(&self, received: Received<'_>) -> Result<T, CodecError> {
+        (**self).decode(received)
     }
 }

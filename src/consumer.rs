@@ -79,9 +79,11 @@ use options::{Options, invalid};
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock};
+use crate::codec::Codec;
 use crate::error::{BoxError, Result};
 use crate::handler::{Handler, HandlerError, Readiness};
 use crate::message::Message;
+use crate::queue::Queue;
 use crate::source::{MessageSource, Settlement};
 
 type Decode<T> = Arc<dyn Fn(&Message) -> Result<T, BoxError> + Send + Sync>;
@@ -143,6 +145,19 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
         T: serde::de::DeserializeOwned,
     {
         Self::with_decoder(source, crate::codec::json::<T>, handler)
+    }
+
+    /// A consumer of a queue that knows its payloads: `handler` takes what the queue has, and it is decoded by the
+    /// queue's codec, as by [`with_decoder`](Self::with_decoder). A `source` of another queue is refused at the start.
+    pub fn of<C>(queue: &Queue<T, C>, source: S, handler: H) -> Self
+    where
+        C: Codec<T> + Clone,
+    {
+        let decoder = queue.clone();
+        let mut consumer =
+            Self::with_decoder(source, move |message: &Message| decoder.decode(message), handler);
+        consumer.options.queue = Some(queue.name().to_owned());
+        consumer
     }
 
     /// A consumer whose payloads are decoded by a function or closure. What it cannot decode is dead-lettered as
@@ -325,9 +340,11 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> QueueConsumer<S, H, T> 
     /// - a retry schedule is empty ([`RetryPolicy::never`] says that) or has a zero delay,
     /// - `settle_timeout`, `close_timeout`, `hold_timeout` or `idle_after` is zero,
     /// - the share of a kill switch is not above 0 and at most 1, or its window or pause is zero,
-    /// - `max_concurrent` is above [`MOST_CONCURRENT`].
+    /// - `max_concurrent` is above [`MOST_CONCURRENT`],
+    /// - the name of the queue it is [`of`](Self::of) is none ([`check_name`](crate::queue::check_name)), or its source
+    ///   is of another queue.
     pub fn start(self) -> Result<ConsumerHandle> {
-        self.options.validate()?;
+        self.options.validate(self.source.queue_name())?;
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| invalid("runtime", "call it within a tokio runtime").with_source(error))?;
         // Tokio panics where a runtime has no timer: better here than in the middle of a drain.

@@ -127,6 +127,7 @@ pub mod message;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod publisher;
+pub mod queue;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod source;
@@ -136,6 +137,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use handler::{Context, HandlerError};
 pub use message::Message;
 pub use publisher::Publisher;
+pub use queue::{PublisherExt, Queue, QueueFamily};
 pub use source::{MessageSource, NackReason, Settlement};
 
 /// The code in the README, as tests. It shows all features, and so needs them all.

@@ -27,7 +27,7 @@ struct Rule {
 /// The layers, lowest first.
 const LAYERS: &[&[&str]] = &[
     &["error", "message", "clock", "backoff"],
-    &["source", "publisher", "topology", "codec"],
+    &["source", "publisher", "topology", "codec", "queue"],
     &["handler", "consumer", "deliveries", "memory", "rabbitmq"],
     &["conformance", "metrics"],
 ];
@@ -44,6 +44,8 @@ const RULES: &[Rule] = &[
     Rule { module: "publisher", layers: &[0], modules: &[] },
     Rule { module: "topology", layers: &[0], modules: &[] },
     Rule { module: "codec", layers: &[0], modules: &[] },
+    // A name with the codec of its payloads, and how a publisher sends one.
+    Rule { module: "queue", layers: &[0], modules: &["codec", "publisher"] },
     Rule { module: "handler", layers: &[0, 1], modules: &[] },
     // The consumer runs handlers and reads their errors.
     Rule { module: "consumer", layers: &[0, 1], modules: &["handler"] },
@@ -460,6 +462,9 @@ fn the_checker_knows_the_edges_of_the_table() {
         ("source", "publisher"),
         ("publisher", "source"),
         ("source", "handler"),
+        ("codec", "queue"),
+        ("publisher", "queue"),
+        ("queue", "consumer"),
         ("handler", "consumer"),
         ("deliveries", "consumer"),
         ("consumer", "deliveries"),

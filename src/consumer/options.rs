@@ -12,9 +12,12 @@ use super::retry_policy::RetryPolicy;
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Readiness;
+use crate::queue::check_name;
 
 #[derive(Clone)]
 pub(super) struct Options {
+    /// The queue that the source must be of, where the consumer was made for one.
+    pub(super) queue: Option<String>,
     pub(super) max_concurrent: NonZeroUsize,
     pub(super) retry: RetryPolicy,
     pub(super) receive_backoff: Backoff,
@@ -33,6 +36,7 @@ pub(super) struct Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
+            .field("queue", &self.queue)
             .field("max_concurrent", &self.max_concurrent)
             .field("retry", &self.retry)
             .field("receive_backoff", &self.receive_backoff)
@@ -53,6 +57,7 @@ impl fmt::Debug for Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            queue: None,
             max_concurrent: NonZeroUsize::MIN,
             retry: RetryPolicy::default(),
             receive_backoff: Backoff::new(Duration::from_millis(100)),
@@ -71,7 +76,16 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(super) fn validate(&self, source_of: &str) -> Result<()> {
+        if let Some(queue) = &self.queue {
+            check_name("start consumer", "queue", queue)?;
+            if queue != source_of {
+                let fix = format!(
+                    "it is of `{source_of}`, and the consumer of `{queue}`; give it one of that queue"
+                );
+                return Err(invalid("source", &fix));
+            }
+        }
         self.retry.validate()?;
         self.kill_switch.as_ref().map_or(Ok(()), KillSwitch::validate)?;
         if self.max_concurrent.get() > MOST_CONCURRENT {
