@@ -62,7 +62,10 @@ fn each_decoder_stands_each_body_cut_off_anywhere_and_with_each_byte_changed() {
 #[test]
 fn each_decoder_has_a_corpus_and_a_fuzz_target() {
     let expected: BTreeSet<_> = DECODERS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(names(&folder("fuzz/fuzz_targets")), expected);
+    // It is a package of its own, which is not in the crate as it is published.
+    if folder("fuzz").exists() {
+        assert_eq!(names(&folder("fuzz/fuzz_targets")), expected);
+    }
     assert_eq!(names(&folder("corpus")), expected);
 }
 

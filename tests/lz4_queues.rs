@@ -254,7 +254,8 @@ async fn give_up(clock: &ControlledClock, queue: &MemoryQueue) -> Vec<(Bytes, Op
     let consumer = QueueConsumer::of(&BY_LABEL, queue.source(), handler).retry_policy(policy);
     let handle = consumer.clock(clock.clone()).start().unwrap();
     clock.advance(60 * SECOND).await;
-    prompt(handle.stop()).await;
+    let stats = prompt(handle.stop()).await.stats;
+    assert_eq!((stats.retried, stats.dead_lettered), (3, 1));
     came.all()
 }
 

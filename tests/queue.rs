@@ -115,7 +115,8 @@ async fn the_rest_of_the_message_is_the_callers() {
 async fn what_is_the_codecs_cannot_be_set_by_hand() {
     let (_, broker) = broker();
     let queue = broker.queue(WRITER.name());
-    let edits: [(&str, fn(Message) -> Message); 3] = [
+    type Edit = fn(Message) -> Message;
+    let edits: [(&str, Edit); 3] = [
         ("body", |message| message.with_body("{}")),
         ("content_type", |message| message.with_content_type("text/plain")),
         ("content_encoding", |message| message.with_content_encoding("gzip")),
@@ -181,7 +182,7 @@ async fn a_consumer_does_not_start_on_a_source_of_another_queue_or_under_no_name
     let long = "x".repeat(300);
     assert!(refusal(start(&WRITER.named(long.clone()), &long).map(drop)).contains("300 bytes"));
     let handle = start(&WRITER, "writer").unwrap();
-    prompt(handle.stop()).await;
+    assert!(prompt(handle.stop()).await.is_clean());
 }
 
 #[tokio::test]

@@ -52,11 +52,7 @@ pub enum CodecError {
          or this queue must always unpack"
     )]
     Unmarked(#[source] Box<CodecError>),
-    /// What is said to be lz4 is not, or not whole.
-    #[cfg(feature = "lz4")]
-    #[error(transparent)]
-    Lz4(#[from] super::lz4::Lz4Error),
-    /// What the codec itself says.
+    /// What the codec itself says, such as a `JsonError` or an `Lz4Error`.
     #[error(transparent)]
     Payload(BoxError),
 }

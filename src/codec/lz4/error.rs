@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::codec::CodecError;
+
 /// Why a body is not the lz4 that it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -103,6 +105,12 @@ pub enum Lz4Error {
         /// How long it is.
         bytes: usize,
     },
+}
+
+impl From<Lz4Error> for CodecError {
+    fn from(error: Lz4Error) -> Self {
+        Self::payload(error)
+    }
 }
 
 /// How lz4 lies in a body.
