@@ -90,7 +90,7 @@ impl<'a> Received<'a> {
     /// How the body is packed, as the publisher wrote it but for blanks around it; `None` where it is not. Some clients
     /// say there in which characters a text is: `identity`, `utf-8`, `us-ascii`, `binary` and 7 or 8 `bit` pack nothing.
     pub fn content_encoding(&self) -> Option<&'a str> {
-        let label = self.message.content_encoding().filter(|_| !self.unpacked)?.trim();
+        let label = self.message.content_encoding().filter(|_| !self.unpacked)?.trim_ascii();
         (!packs_nothing(label)).then_some(label)
     }
 

@@ -14,8 +14,10 @@ use windlass::message::Message;
 /// Small, so that it is reached.
 const LIMIT: usize = 64 * 1024;
 
-/// A body for each decoder, by the name of its fuzz target and its folder in the corpus.
-pub(crate) const DECODERS: [(&str, fn(&[u8])); 4] =
+type Decoder = fn(&[u8]);
+
+/// What runs each decoder, by the name of its fuzz target and its folder in the corpus.
+pub(crate) const DECODERS: [(&str, Decoder); 4] =
     [("lz4_block", lz4_block), ("lz4_frame", lz4_frame), ("json", json), ("lz4_json", lz4_json)];
 
 pub(crate) fn lz4_block(bytes: &[u8]) {
