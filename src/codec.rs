@@ -6,6 +6,7 @@
 //! | codec | body | content type |
 //! |---|---|---|
 //! | [`Json`], the default | JSON by serde | `application/json` |
+//! | `StrictJson` | JSON that also has no name twice and no whole number past 64 bits, whatever the payload | `application/json` |
 //! | [`Raw`] | the bytes as they are, not copied | `application/octet-stream` |
 //! | `Lz4` around another (feature `lz4`) | that one's, packed | that one's |
 //! | [`ContentType`] around another | that one's | the one that it is given; refuses others where asked to |
@@ -13,7 +14,7 @@
 //!
 //! What a codec cannot decode is dead-lettered as `validation:input`, with its [`CodecError`] as the detail.
 //!
-//! Beside them stand two plain functions, [`json`] and [`bytes`], for
+//! Beside them stand two plain functions, [`json()`] and [`bytes()`], for
 //! [`QueueConsumer::with_decoder`](crate::consumer::QueueConsumer::with_decoder); any closure of the same shape can take
 //! their place.
 //!
@@ -48,6 +49,8 @@ mod json;
 #[cfg(feature = "lz4")]
 pub mod lz4;
 mod raw;
+#[cfg(feature = "json")]
+mod strict_json;
 mod wire;
 
 use std::sync::Arc;
@@ -59,6 +62,8 @@ pub use json::{JsonError, json};
 #[cfg(feature = "lz4")]
 pub use lz4::Lz4;
 pub use raw::{Raw, bytes};
+#[cfg(feature = "json")]
+pub use strict_json::StrictJson;
 pub use wire::{Encoded, Received};
 
 /// Makes bodies of payloads of type `T`, and payloads of bodies.
@@ -87,7 +92,7 @@ pub trait Codec<T>: Send + Sync + 'static {
 /// Refused, with the field: what is not of the wanted shape, numbers out of the range of theirs (past `u64` too, for a
 /// whole number), a field of a struct that stands twice, text that is not UTF-8, nesting deeper than 128. In a map, and
 /// in a `serde_json::Value`, the last of two entries with the same name stands, and a number past `u64` becomes a float:
-/// that is how serde_json reads them. A body that says that it is packed is refused as well.
+/// that is how serde_json reads them, and `StrictJson` refuses both. A body that says that it is packed is refused as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Json;
 

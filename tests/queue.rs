@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use windlass::clock::ControlledClock;
-use windlass::codec::{Codec, CodecError, ContentType, Encoded, Json, Raw, Received};
+use windlass::codec::{Codec, CodecError, ContentType, Encoded, Json, Raw, Received, StrictJson};
 use windlass::error::Chain;
 use windlass::memory::{MemoryBroker, MemoryQueue};
 use windlass::queue::{LONGEST_NAME, check_name};
@@ -220,6 +220,36 @@ async fn bad_json_is_a_dead_letter_that_names_the_field() {
     let error = ANY.decode(&nested(200_000)).unwrap_err();
     assert!(Chain(&error).to_string().contains("recursion limit exceeded"), "{}", Chain(&error));
     assert!(ANY.decode(&nested(127)).is_ok());
+}
+
+#[tokio::test]
+async fn strict_json_refuses_what_json_reads_one_way_or_the_other() {
+    const ANY: Queue<serde_json::Value, StrictJson> = Queue::with_codec("any", StrictJson);
+    let bad: [(&str, &[&str]); 7] = [
+        (r#"{"a": 1, "a": 2}"#, &["the name `a` stands twice"]),
+        (r#"{"a": {"b": [{"c": 1, "d": 2, "c": 1}]}}"#, &["at a.b[0]", "the name `c` stands twice"]),
+        (r#"{"\u0061": 1, "a": 2}"#, &["the name `a` stands twice"]),
+        (r#"[1, 18446744073709551616]"#, &["the whole number 18446744073709551616 at byte 4 does not fit"]),
+        (r#"{"\\": "\"", "n": -9223372036854775809}"#, &["-9223372036854775809 at byte 18"]),
+        (r#"{"a": "#, &["EOF"]),
+        ("", &["the body is empty"]),
+    ];
+    for (body, words) in bad {
+        let (clock, broker) = broker();
+        let queue = broker.queue("any");
+        queue.publish(Message::new(body));
+        let (seen, letters) = handle_all(&clock, &queue, &ANY).await;
+        assert!(seen.is_empty(), "{body}");
+        assert!(words.iter().all(|word| letters[0].contains(word)), "{words:?}: {letters:?}");
+    }
+    for good in [
+        r#"[18446744073709551615, -9223372036854775808, 1e300, -0, 0.5, 123456789012345678901234567890.0]"#,
+        r#"{"a": {"a": "18446744073709551616"}, "b": "\"99999999999999999999"}"#,
+        r#"[{"a": 1}, {"a": 1}]"#,
+    ] {
+        assert!(ANY.decode(&Message::new(good)).is_ok(), "{good}");
+    }
+    assert_eq!(ANY.message(&serde_json::json!({"a": 1})).unwrap().body().as_ref(), br#"{"a":1}"#);
 }
 
 #[tokio::test]

@@ -20,6 +20,14 @@ pub enum JsonError {
         /// What the publisher said.
         encoding: String,
     },
+    /// A whole number has more than 64 bits; for [`StrictJson`](super::StrictJson).
+    #[error("the whole number {number} at byte {at} does not fit into 64 bits")]
+    PastU64 {
+        /// The number, or its first digits.
+        number: String,
+        /// Where it begins.
+        at: usize,
+    },
     /// The body is not JSON, or not of the wanted shape.
     #[error("not the expected JSON at {path}")]
     Shape {
@@ -44,7 +52,7 @@ pub fn json<T: DeserializeOwned>(message: &Message) -> Result<T, JsonError> {
     })
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonError> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonError> {
     if body.is_empty() {
         return Err(JsonError::Empty);
     }

@@ -1,4 +1,4 @@
-//! lz4 around another codec, on [lz4_flex](lz4_flex) without unsafe code.
+//! lz4 around another codec, on [lz4_flex] without unsafe code.
 //!
 //! # When it packs and unpacks
 //!
