@@ -198,6 +198,11 @@ fn stored(block: &[u8]) -> Vec<u8> {
     [&(block.len() as u32 | 1 << 31).to_le_bytes(), block].concat()
 }
 
+fn packed(body: &[u8]) -> Vec<u8> {
+    let block = lz4_flex::block::compress(body);
+    [&(block.len() as u32).to_le_bytes(), block.as_slice()].concat()
+}
+
 // BC-47, BC-48.
 #[test]
 fn a_frame_that_is_not_exactly_one_frame_is_refused_with_the_reason() {
@@ -231,6 +236,10 @@ fn a_frame_that_is_not_exactly_one_frame_is_refused_with_the_reason() {
         (
             frame(PLAIN, 0x40, &[], &(65_537_u32).to_le_bytes()),
             broken("a block is larger than the header allows"),
+        ),
+        (
+            frame(PLAIN, 0x40, &[], &[packed(&[0; 65_537]), END.to_vec()].concat()),
+            broken("a block unpacks to more than the header allows"),
         ),
         (vec![0x02, 0x21, 0x4c, 0x18, 0], Lz4Error::Unsupported { what: "the legacy format" }),
         (
