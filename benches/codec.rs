@@ -36,7 +36,8 @@ struct Entry {
 }
 
 const QUEUE: Queue<Event, Lz4<Json>> = Queue::with_codec("bench", Lz4::new(Json).compress_above(0).always());
-const BY_LABEL: Queue<Event, Lz4<Json>> = Queue::with_codec("bench", Lz4::new(Json));
+/// As a consumer has it: made once.
+static BY_LABEL: Queue<Event, Lz4<Json>> = Queue::with_codec("bench", Lz4::new(Json));
 
 /// An event whose JSON is of about this size.
 fn event(size: usize) -> Event {

@@ -168,7 +168,7 @@ where
     let report = bounded("stop", consumer.stop()).await;
     assert_eq!((report.stats.acked, report.stats.dead_lettered), (good as u64, bad), "{:?}", details.all());
     let mut letters = Vec::new();
-    let source = rabbit.source(&dead_letter_queue(typed.name())).open();
+    let source = rabbit.source(dead_letter_queue(typed.name())).open();
     let source = bounded("open", source).await.expect("the queue is there");
     for _ in 0..bad {
         let delivery = receive(&source).await;
@@ -281,7 +281,7 @@ async fn retries_and_dead_letters_carry_the_packed_body_and_its_label_as_they_ca
     assert_eq!((report.stats.retried, report.stats.dead_lettered), (3, 1));
     let expected = |attempt| (order.clone(), body.clone().into(), Some("lz4".to_owned()), attempt);
     assert_eq!(came.all(), (1..=4).map(expected).collect::<Vec<_>>());
-    let source = rabbit.source(&dead_letter_queue(typed.name())).open();
+    let source = rabbit.source(dead_letter_queue(typed.name())).open();
     let source = bounded("open", source).await.expect("the queue is there");
     let (letter, label) = receive(&source).await;
     assert_eq!((letter.body().as_ref(), label.as_str()), (body.as_slice(), "lz4"));

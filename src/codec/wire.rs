@@ -89,9 +89,19 @@ impl<'a> Received<'a> {
 
     /// How the body is packed, as the publisher wrote it but for blanks around it; `None` where it is not. Some clients
     /// say there in which characters a text is: `identity`, `utf-8`, `us-ascii`, `binary` and 7 or 8 `bit` pack nothing.
+    #[inline]
     pub fn content_encoding(&self) -> Option<&'a str> {
-        let label = self.message.content_encoding().filter(|_| !self.unpacked)?.trim_ascii();
+        let label = self.label()?;
+        // As it is written mostly.
+        if label == "lz4" {
+            return Some(label);
+        }
+        let label = label.trim_ascii();
         (!packs_nothing(label)).then_some(label)
+    }
+
+    fn label(&self) -> Option<&'a str> {
+        if self.unpacked { None } else { self.message.content_encoding() }
     }
 
     /// For codecs that unpack nothing.
@@ -99,6 +109,7 @@ impl<'a> Received<'a> {
     /// # Errors
     ///
     /// [`CodecError::Encoding`] where the body is packed.
+    #[inline]
     pub fn check_not_packed(&self) -> Result<(), CodecError> {
         match self.content_encoding() {
             None => Ok(()),
