@@ -145,6 +145,10 @@ impl<C> Lz4<C> {
 
     /// The format of what is labelled.
     fn labelled(&self, label: &str) -> Result<Lz4Format, CodecError> {
+        // As it is written mostly.
+        if label == "lz4" && self.mode != Mode::Off {
+            return Ok(self.format);
+        }
         let named = |name: &str| label.eq_ignore_ascii_case(name);
         let expected = match self.mode {
             Mode::Off => "this queue is set to unpack nothing",

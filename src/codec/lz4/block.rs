@@ -31,6 +31,7 @@ pub fn pack_block(body: &[u8]) -> Result<Vec<u8>, Lz4Error> {
 /// # Errors
 ///
 /// What is wrong with it. Bytes that were changed on the way may unpack all the same: the format has no checksum.
+#[inline]
 pub fn unpack_block(packed: &[u8], max_unpacked_bytes: usize) -> Result<Vec<u8>, Lz4Error> {
     let Some((prefix, block)) = packed.split_first_chunk::<PREFIX>() else {
         return Err(if packed.is_empty() { Lz4Error::Empty } else { cut_off() });
@@ -38,12 +39,15 @@ pub fn unpack_block(packed: &[u8], max_unpacked_bytes: usize) -> Result<Vec<u8>,
     let claimed = u32::from_le_bytes(*prefix);
     // No broker carries a number of bytes that does not fit.
     let length = usize::try_from(claimed).unwrap_or(usize::MAX);
-    let most = block.len().saturating_mul(MOST_PER_BYTE);
-    if length > max_unpacked_bytes || length > most {
+    let most = block.len().saturating_mul(MOST_PER_BYTE).min(max_unpacked_bytes);
+    if length > most {
         return Err(refusal(packed, claimed, max_unpacked_bytes));
     }
     let mut body = vec![0; length];
-    let actual = decompress_into(block, &mut body).map_err(|error| explain(error, packed, claimed))?;
+    let actual = match decompress_into(block, &mut body) {
+        Ok(actual) => actual,
+        Err(error) => return Err(explain(error, packed, claimed)),
+    };
     if actual != length {
         return Err(Lz4Error::ClaimsTooMuch { claimed: claimed.into(), actual: actual as u64 });
     }
