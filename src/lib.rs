@@ -48,7 +48,7 @@
 //! 2. [`source`]: the contract that an adapter for a broker implements. [`receive`](MessageSource::receive) gives a
 //!    [`message`] with a receipt. [`memory`] is the adapter for queues in this process, `rabbitmq` the
 //!    one for RabbitMQ.
-//! 3. [`codec`]: its body is decoded; JSON, unless the service says otherwise.
+//! 3. [`codec`]: its body is decoded as its [`queue`] says; JSON, unless the service says otherwise.
 //! 4. [`handler`]: the service's own async function does the work. It returns a value or an error, and the error says
 //!    what kind of failure it is ([`HandlerError`]). [`Policies`](handler::Policies) may stand around it.
 //! 5. [`consumer`]: the loop around all this. What the handler returned becomes a [`Settlement`], by
@@ -66,6 +66,7 @@
 //! | `json` | yes | JSON payloads by serde: `QueueConsumer::new`, `codec::json` |
 //! | `rabbitmq` | no | RabbitMQ, on lapin with rustls: `windlass::rabbitmq` |
 //! | `schema` | no | a JSON schema of the configuration of RabbitMQ |
+//! | `lz4` | no | bodies packed with lz4, blocks and frames: `codec::Lz4` |
 //! | `tower` | no | any `tower::Service` as a handler: `handler::ServiceHandler` |
 //! | `metrics` | no | metrics of a consumer, for whatever recorder is installed: `windlass::metrics` |
 //! | `otel` | no | trace contexts between OpenTelemetry's spans and the headers of messages |
@@ -106,6 +107,11 @@
 //!   otherwise have the broker deliver everything twice, and RabbitMQ 4.0 counts that against its delivery limit.
 //! - **Observers run in the loop while they are quick**, and on a thread of their own once a call took longer than 10 ms:
 //!   always on a thread would cost each event a hand-over, and make tests on a controlled clock wait for real time.
+//! - **A label decides, not the bytes.** A body is unpacked because its content encoding says so, or because its queue
+//!   always unpacks; guessing by the first bytes would hand garbage to a handler one day.
+//! - **Names of typed queues end at 237 bytes**, so that the names of what belongs to them fit into RabbitMQ's 255.
+//! - **A tower buffer that has ended is `NotRunning`**, unless a class is within its error: it gives the same error to
+//!   every call from then on, and as failed attempts they would dead-letter a whole queue.
 //! - **The kill switch counts every failure whose handler was called**, those for good too: a bad deployment that
 //!   dead-letters everything is what it is for.
 //! - **Values are made by `with_…`, things that run are set up by plain names**: `Message::with_id`,
