@@ -2,7 +2,7 @@
 //!
 //! Both work off messages that wait already, with a handler that does nothing, on two threads. After criterion's own
 //! measurements the two are run in turns, and the ratio of their medians is printed; so is that of a million pending
-//! messages to ten thousand, for each.
+//! messages to ten thousand, for each. `cargo bench --bench consumer -- ratios` prints the first table alone.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
@@ -23,10 +23,14 @@ use windlass::message::Message;
 
 const LOOPS: [usize; 3] = [1, 16, 256];
 const MESSAGES: usize = 100_000;
-const TURNS: usize = 9;
+const TURNS: usize = 21;
 
 fn main() {
+    let asked_for = |word: &str| std::env::args().any(|argument| argument == word);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if asked_for("ratios") {
+        return print_ratios(&runtime);
+    }
     let mut criterion = Criterion::default().configure_from_args().sample_size(10);
     let mut group = criterion.benchmark_group("per_message");
     group.throughput(Throughput::Elements(MESSAGES as u64));
@@ -40,8 +44,9 @@ fn main() {
     }
     group.finish();
     criterion.final_summary();
-    if std::env::args().any(|argument| argument == "--bench") {
+    if asked_for("--bench") {
         print_ratios(&runtime);
+        print_depths(&runtime);
     }
 }
 
@@ -55,7 +60,6 @@ fn print_ratios(runtime: &Runtime) {
         );
         println!("{loops:>6} {bare:>16.0} {ours:>16.0} {:>8.2}", ours / bare);
     }
-    print_depths(runtime);
 }
 
 /// Whether a deep queue costs more. Memory that no cache holds any more does, for the bare channel too; so it stands

@@ -137,6 +137,7 @@ impl<'a, S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'a, S, H, T>
     }
 
     /// The phase now; looks at the gate only when it has changed, which is one load of an atomic.
+    #[inline]
     pub(super) fn phase(&mut self) -> Phase {
         if self.control.gate.version() != self.version {
             (self.version, self.seen) = look(self.control);
