@@ -20,6 +20,7 @@
 //! |---|---|---|---|
 //! | `windlass_messages_total` | counter | `queue`, `outcome`, `settlement` | deliveries that were answered |
 //! | `windlass_attempts_total` | counter | `queue`, `attempt` | the same, by which try it was: `1` to `4`, `5-9`, `10+` |
+//! | `windlass_redelivered_messages_total` | counter | `queue` | the same, of those that the broker had delivered before without an answer |
 //! | `windlass_dead_letters_total` | counter | `queue`, `cause` | messages given up |
 //! | `windlass_settle_errors_total` | counter | `queue`, `kind` | answers that the broker did not take |
 //! | `windlass_handler_duration_seconds` | histogram | `queue`, `outcome` | decoding and handling |
@@ -176,6 +177,9 @@ impl Observer for Metrics {
         .increment(1);
         let attempt = labels::attempt(event.message.attempt());
         counter!(names::ATTEMPTS, "queue" => queue.clone(), "attempt" => attempt).increment(1);
+        if event.message.redelivered() {
+            counter!(names::REDELIVERED, "queue" => queue.clone()).increment(1);
+        }
         // What was put back after its loop was lost has no times.
         let timed = !matches!(event.outcome, Outcome::CutShort) || !timings.handling.is_zero();
         if timed {

@@ -275,6 +275,22 @@ async fn every_delivery_is_counted_once_under_what_became_of_it() {
     drop(handle);
 }
 
+#[test]
+fn what_was_delivered_before_is_counted() {
+    let (recorder, page) = recorder();
+    metrics::with_local_recorder(&recorder, || {
+        let metrics = Metrics::new();
+        metrics.on_message(&event("orders", Outcome::Done, Settlement::Ack));
+        let mut again = event("orders", Outcome::Done, Settlement::Ack);
+        again.message = again.message.with_redelivered(true);
+        metrics.on_message(&again);
+    });
+    assert_eq!(
+        series(&page, "windlass_redelivered"),
+        [r#"windlass_redelivered_messages_total{queue="orders"} 1"#]
+    );
+}
+
 #[tokio::test]
 async fn what_the_broker_does_not_take_is_an_error_of_a_kind_and_no_success() {
     let (recorder, page) = recorder();

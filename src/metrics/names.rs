@@ -4,6 +4,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 pub(super) const MESSAGES: &str = "windlass_messages_total";
 pub(super) const ATTEMPTS: &str = "windlass_attempts_total";
+pub(super) const REDELIVERED: &str = "windlass_redelivered_messages_total";
 pub(super) const DEAD_LETTERS: &str = "windlass_dead_letters_total";
 pub(super) const SETTLE_ERRORS: &str = "windlass_settle_errors_total";
 pub(super) const HANDLER_DURATION: &str = "windlass_handler_duration_seconds";
@@ -26,6 +27,7 @@ pub const SECONDS_BUCKETS: [f64; 14] =
 pub fn describe() {
     describe_counter!(MESSAGES, Unit::Count, "deliveries answered, by how the work ended and by the answer");
     describe_counter!(ATTEMPTS, Unit::Count, "deliveries answered, by which try it was");
+    describe_counter!(REDELIVERED, Unit::Count, "deliveries answered that the broker had made before");
     describe_counter!(DEAD_LETTERS, Unit::Count, "messages given up, by the class of the cause");
     describe_counter!(
         SETTLE_ERRORS,
