@@ -225,6 +225,39 @@ async fn a_message_held_for_readiness_keeps_its_place() {
     assert_eq!(steps.all(), ["a-1", "a-1", "a-2"]);
 }
 
+#[tokio::test]
+async fn the_time_in_line_counts_as_held_where_the_consumer_is_not_ready() {
+    let (clock, queue) = queue();
+    let flag = ReadinessFlag::new(true);
+    let handler = {
+        let (clock, flag) = (clock.clone(), flag.clone());
+        move |_: Bytes, _: Context| {
+            let (nap, flag) = (clock.sleep(SECOND), flag.clone());
+            async move {
+                nap.await;
+                flag.set(false);
+                Err::<(), _>(HandlerError::failed("gone"))
+            }
+        }
+    };
+    queue.publish(keyed("a-1", "a"));
+    queue.publish(keyed("a-2", "a"));
+    let _handle = QueueConsumer::with_decoder(queue.source(), codec::bytes, handler)
+        .max_concurrent(at_most(2))
+        .clock(clock.clone())
+        .ordered_by(key)
+        .readiness(flag)
+        .start()
+        .unwrap();
+    clock.settle().await;
+    assert_eq!(queue.counts().in_flight, 2);
+    clock.advance(SECOND * 599).await;
+    assert_eq!(queue.nacked().len(), 0);
+    clock.advance(SECOND).await;
+    let causes: Vec<_> = queue.nacked().iter().map(|(_, reason)| reason.cause().to_string()).collect();
+    assert_eq!(causes, ["not_ready", "not_ready"], "both came ten minutes ago");
+}
+
 /// Many messages, keys, loops and failures: within a key no two at once, and the first attempts in order.
 #[tokio::test]
 async fn in_a_storm_no_two_of_a_key_run_at_once_and_nothing_is_lost() {

@@ -313,6 +313,35 @@ async fn a_readiness_that_panics_never_answers_or_answers_too_early_neither_spin
     }
 }
 
+/// A readiness that says yes and no in turn.
+struct Flickers(Arc<AtomicUsize>);
+
+impl Readiness for Flickers {
+    fn is_ready(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) % 2 == 1
+    }
+
+    fn ready(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test]
+async fn a_readiness_that_says_yes_and_no_in_turn_does_not_spin() {
+    let (clock, queue) = queue();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let handler = |_: Bytes, _: Context| async { Ok::<_, HandlerError>(()) };
+    let flickers = Flickers(Arc::clone(&asked));
+    let handle = consumer(queue.source(), &clock, handler).readiness(flickers).start().unwrap();
+    for _ in 0..10 {
+        clock.settle().await;
+    }
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(asked < 10, "asked {asked} times without any time to wait");
+    let (report, _) = prompt(stop_on(&clock, &handle)).await;
+    assert!(report.is_clean(), "{report:?}");
+}
+
 /// A handler with a circuit of its own, open or on trial as the test says.
 #[derive(Clone, Default)]
 struct Circuit {

@@ -52,10 +52,13 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         self.note_activity();
         let started = self.now_if_observed();
         let waited = started.map(|_| waited(&held.message, work.clock.wall())).unwrap_or_default();
+        // From now on: the time in line counts.
+        let hold_until =
+            work.options.readiness.is_some().then(|| after(work.clock.now(), work.options.hold_timeout));
         let mut ended = Ended::CutShort;
         let mut span = Span::none();
         match self.why_not_begin(held).await {
-            None => self.work_on(held, &mut ended, &mut span).await,
+            None => self.work_on(held, hold_until, &mut ended, &mut span).await,
             Some(instead) => ended = instead,
         }
         self.count_for_the_kill_switch(&ended, on_trial);
@@ -149,11 +152,16 @@ impl<S: MessageSource, H: Handler<T>, T: Send + 'static> Worker<'_, S, H, T> {
         }
     }
 
-    /// Handles the message, again after each outage that the failure may be due to; `span` is that of the last time.
-    async fn work_on(&mut self, held: &Held<'_, S::Receipt>, ended: &mut Ended<H::Output>, span: &mut Span) {
+    /// Handles the message, again after each outage that the failure may be due to, `until` then where there is a
+    /// readiness; `span` is that of the last time.
+    async fn work_on(
+        &mut self,
+        held: &Held<'_, S::Receipt>,
+        until: Option<Instant>,
+        ended: &mut Ended<H::Output>,
+        span: &mut Span,
+    ) {
         let work = self.work;
-        let until =
-            work.options.readiness.is_some().then(|| after(work.clock.now(), work.options.hold_timeout));
         loop {
             if let Some(until) = until.filter(|_| work.admission.is_not_ready())
                 && let Some(cause) = self.hold(held, until).await

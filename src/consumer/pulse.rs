@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control::{Phase, Shared};
 use super::observer::ChangeKind;
@@ -12,7 +12,7 @@ use crate::clock::after;
 use crate::handler::Handler;
 use crate::source::MessageSource;
 
-/// Runs until it is dropped. Returns at once where there is nothing to do.
+/// Runs until it is dropped.
 pub(super) async fn run<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H, T>>, control: Arc<Shared>) {
     let sample_every = work.observers.sample_every();
     let idle = async {
@@ -51,15 +51,11 @@ async fn tell_of_idleness<S: MessageSource, H: Handler<T>, T>(
             since = now;
             continue;
         }
-        since = later(since, last_active(&work.slots, work.started));
+        since = since.max(last_active(&work.slots, work.started));
         if now.saturating_duration_since(since) >= idle_after {
             work.tell_change(work.pulse_slot(), ChangeKind::Idle { after: idle_after });
             told_at_count = Some(received);
             since = now;
         }
     }
-}
-
-fn later(one: Instant, other: Instant) -> Instant {
-    one.max(other)
 }

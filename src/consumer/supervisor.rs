@@ -401,9 +401,16 @@ async fn put_back<S: MessageSource, H: Handler<T>, T>(
 /// and a quorum queue of RabbitMQ 4.0 counts it as a delivery that failed.
 const KEEPS_PREFETCHED: Duration = Duration::from_secs(10);
 
+/// How long it takes at least until a consumer that had to wait pulls again, where nothing says no by then.
+const FLICKER: Duration = Duration::from_millis(10);
+
 /// Waits until nothing says no any more, and asks for what is open then. A longer wait hands back what is buffered.
 async fn wait_out<S: MessageSource, H: Handler<T>, T>(work: Arc<Work<S, H, T>>, control: Arc<Shared>) {
     let clock = &*work.clock;
+    if work.admission.obstacle().is_none() {
+        // It is over already, or says yes and no in turn, which must not make the loops spin.
+        clock.sleep(FLICKER).await;
+    }
     if within(clock, KEEPS_PREFETCHED, work.admission.cleared(clock)).await.is_none() {
         if let Err(error) = release(&work).await {
             tracing::warn!(queue = work.source.queue_name(), error = shown(&error), "release failed");

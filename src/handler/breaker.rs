@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 
+use super::retry::is_worth_another;
 use super::{HandlerError, Readiness};
 use crate::clock::{Clock, LONGEST_WAIT, SystemClock, after};
 
@@ -288,18 +289,8 @@ impl Admitted<'_> {
         let trial = self.trial;
         match result {
             Ok(_) => self.breaker.succeeded(&self),
-            Err(HandlerError::Failed(_) | HandlerError::Timeout { .. } | HandlerError::Panicked { .. }) => {
-                self.breaker.failed(&self)
-            }
-            Err(
-                HandlerError::Validation { .. }
-                | HandlerError::Terminal(_)
-                | HandlerError::RetryExhausted { .. }
-                | HandlerError::CircuitOpen { .. }
-                | HandlerError::BackpressureReject
-                | HandlerError::Dropped
-                | HandlerError::NotRunning,
-            ) if trial => self.breaker.give_back(&self),
+            Err(error) if is_worth_another(error) => self.breaker.failed(&self),
+            Err(_) if trial => self.breaker.give_back(&self),
             Err(_) => {}
         }
         self.trial = false;
