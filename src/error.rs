@@ -42,6 +42,9 @@ pub enum ErrorKind {
     /// The broker behind this source cannot do this; [`Capabilities`](crate::source::Capabilities) says so beforehand.
     /// Trying again cannot help.
     Unsupported,
+    /// Somebody else has it: a slot that another consumer claimed. Trying again does not help until they let go of it;
+    /// another slot may be free.
+    Taken,
     /// Something else went wrong behind the adapter; the source of the error says what. Trying again can help.
     Other,
 }
@@ -57,7 +60,8 @@ impl ErrorKind {
             | Self::Closed
             | Self::Unauthorized
             | Self::Invalid
-            | Self::Unsupported => false,
+            | Self::Unsupported
+            | Self::Taken => false,
         }
     }
 
@@ -75,6 +79,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Invalid => "invalid",
             Self::Unsupported => "unsupported",
+            Self::Taken => "taken",
             Self::Other => "other",
         }
     }
@@ -92,6 +97,7 @@ impl ErrorKind {
             Self::Timeout => "timed out",
             Self::Invalid => "invalid",
             Self::Unsupported => "not supported by this broker",
+            Self::Taken => "taken by somebody else",
             Self::Other => "failed",
         }
     }

@@ -103,6 +103,7 @@
 
 mod name;
 mod send;
+mod slot;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -110,6 +111,7 @@ use std::marker::PhantomData;
 
 pub use name::{LONGEST_NAME, check_name};
 pub use send::PublisherExt;
+pub use slot::Slot;
 
 use crate::codec::{Codec, CodecError, Encoded, Json, Received};
 use crate::error::{Error, ErrorKind, Result};
@@ -296,7 +298,7 @@ impl<T, C> QueueFamily<T, C> {
     {
         match self.pattern() {
             "" => self.0.clone(),
-            pattern => self.0.clone().named(format!("{pattern}_{n}")),
+            pattern => self.0.clone().named(Slot::queue(pattern, n)),
         }
     }
 }

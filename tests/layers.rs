@@ -29,7 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["error", "message", "clock", "backoff"],
     &["source", "publisher", "topology", "codec", "queue"],
     &["handler", "consumer", "deliveries", "memory", "rabbitmq"],
-    &["conformance", "metrics"],
+    &["conformance", "metrics", "broker", "management", "bootstrap"],
 ];
 
 #[rustfmt::skip]
@@ -42,7 +42,8 @@ const RULES: &[Rule] = &[
     Rule { module: "backoff", layers: &[], modules: &[] },
     Rule { module: "source", layers: &[0], modules: &[] },
     Rule { module: "publisher", layers: &[0], modules: &[] },
-    Rule { module: "topology", layers: &[0], modules: &[] },
+    // Checks names as `queue` does.
+    Rule { module: "topology", layers: &[0], modules: &["queue"] },
     Rule { module: "codec", layers: &[0], modules: &[] },
     // A name with the codec of its payloads, and how a publisher sends one.
     Rule { module: "queue", layers: &[0], modules: &["codec", "publisher"] },
@@ -56,6 +57,12 @@ const RULES: &[Rule] = &[
     Rule { module: "conformance", layers: &[0, 1], modules: &[] },
     // Reads what a consumer tells and the errors of handlers in it: above both, and nothing below needs it.
     Rule { module: "metrics", layers: &[0, 1], modules: &["consumer", "handler"] },
+    // One broker or the other, by its URL.
+    Rule { module: "broker", layers: &[0, 1], modules: &["memory", "rabbitmq"] },
+    // Logs in over HTTP with the secrets and the TLS that the adapter is configured by.
+    Rule { module: "management", layers: &[0, 1], modules: &["rabbitmq"] },
+    // Declares the wait queues that the adapter will use, as it would itself.
+    Rule { module: "bootstrap", layers: &[0, 1], modules: &["management", "rabbitmq"] },
 ];
 
 /// The only module that may name the AMQP client.

@@ -111,6 +111,7 @@ pub(super) fn error_kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Timeout => "timeout",
         ErrorKind::Invalid => "invalid",
         ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Taken => "taken",
         ErrorKind::Other => "other",
     }
 }
