@@ -65,6 +65,9 @@
 //! |---|---|---|
 //! | `json` | yes | JSON payloads by serde: `QueueConsumer::new`, `codec::json` |
 //! | `rabbitmq` | no | RabbitMQ, on lapin with rustls: `windlass::rabbitmq` |
+//! | `topology` | no | what a deployment has on its broker, as data: `windlass::topology` |
+//! | `bootstrap` | no | makes a topology on RabbitMQ, over its management API: `windlass::bootstrap` |
+//! | `cli` | no | the program `windlass`, for the people on call |
 //! | `schema` | no | a JSON schema of the configuration of RabbitMQ |
 //! | `lz4` | no | bodies packed with lz4, blocks and frames: `codec::Lz4` |
 //! | `tower` | no | any `tower::Service` as a handler: `handler::ServiceHandler` |
@@ -137,6 +140,8 @@ pub mod queue;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod source;
+#[cfg(feature = "topology")]
+pub mod topology;
 
 pub use consumer::{ConsumerHandle, QueueConsumer};
 pub use error::{Error, ErrorKind, Result};
