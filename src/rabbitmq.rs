@@ -36,6 +36,9 @@
 //! | dead-letter | a copy to `<queue>.dlq`, or [where the service says](DeadLetterTo); then the ack |
 //! | publish | `basic.publish`, mandatory and persistent, on a channel in confirm mode |
 //! | attempt | the header `windlass-attempt` of the copy |
+//! | [slot](RabbitMq::claim) | an exclusive classic queue, `<family>_<n>` |
+//! | [broadcast](RabbitPublisher::broadcast) | `basic.publish` to a fanout exchange, persistent and confirmed, not mandatory |
+//! | [subscription](RabbitMq::subscribe) | an exclusive classic queue, `<exchange>.subscriber.<unique>`, that is bound to it |
 //!
 //! # What it promises
 //!
@@ -66,6 +69,27 @@
 //! only where the connection does: credentials that are refused, or a virtual host that is missing, for longer than
 //! [`refusal_patience`](RabbitMqConfig::refusal_patience).
 //!
+//! # Queues of a source's own
+//!
+//! A [slot](RabbitMq::claim) and a [subscription](RabbitMq::subscribe) have a queue that the connection which consumes
+//! declares for itself alone. Two connections that claim one slot at the same time never both get it; nor do two sources of
+//! one `RabbitMq`, which the broker would not keep apart. The queue is deleted when its source is closed or dropped.
+//!
+//! **Such a queue goes with its connection, and what is in it goes with it**, what waits for a retry too: a message that
+//! was confirmed, and not yet handled, is lost then. It is for what is worth nothing once its consumer is gone. On the next
+//! connection the source makes it again before it consumes, or while it is paused, and tells so
+//! ([`RabbitEvent::QueueRemade`]). In between, what is sent to a slot is `Unroutable`, and what is broadcast is missed.
+//!
+//! A connection that was cut may live on for the broker, for two heartbeats at most. Its slot is `Taken` until then, as it is
+//! where somebody else claimed it meanwhile: the health says so, and each try is told ([`RabbitEvent::SetUpRefused`]), no
+//! faster than [`reconnect_delay`](RabbitMqConfig::reconnect_delay). A subscription does not wait for that: its queue has
+//! another name on each connection.
+//!
+//! Delayed retries wait in queues that go with the connection, too, `<queue>.hold.<milliseconds>`.
+//! [`publish_later`](RabbitPublisher::publish_later) knows nothing of that: its wait queues are durable, also where the
+//! queue at their end is not. RabbitMQ tells nobody that an exchange was deleted: a subscription hears nothing from then
+//! on, and finds out on its next connection.
+//!
 //! What happens is told by [`RabbitMq::watch`], and how things stand by [`RabbitMq::health`] and the source's own.
 //!
 //! No password stands in an error, an event, a log line or a `Debug` of this crate, and no user. lapin logs for itself: at
@@ -83,8 +107,9 @@
 //! | `Stale` | ack, nack | the channel of the delivery is gone; nothing was sent, the message comes again |
 //! | `Unconfirmed` | publish, nack | sent, and no confirm came |
 //! | `Unroutable` | publish, nack | no such queue; a dead letter has nowhere to go, and the message is kept |
+//! | `Taken` | open | somebody has the slot, or all that were asked for |
 //! | `Refused` | publish, nack, open | a full queue, a missing right, a queue that is declared otherwise |
-//! | `NotFound` | open, publish to an exchange | no such queue; no such exchange |
+//! | `NotFound` | open, publish to an exchange, broadcast | no such queue; no such exchange |
 //! | `Invalid` | connecting, publish | a field of the configuration; headers that do not fit into a frame, a name that is too long |
 //! | `Closed` | everything | after `close` and [`disconnect`](RabbitMq::disconnect) |
 //!
@@ -105,6 +130,10 @@
 //!   consumer would learn by nothing else that the row of failed receives has ended.
 //! - **A refused login is tried again once the connection had been up**, for
 //!   [`refusal_patience`](RabbitMqConfig::refusal_patience): what was right once is more likely to be wrong for a moment.
+//! - **The queue of a slot is not declared as auto-delete**, but deleted with its source. RabbitMQ deletes such a queue, with
+//!   all that is in it, whenever its consumer goes: for a pause, and with a channel that it closes over a late ack.
+//! - **A queue is looked up before it is [deleted](RabbitMq::delete_queue)**, in two steps: the flags `if-empty` and
+//!   `if-unused` close the whole connection where it is a quorum queue (540, on 3.10, 4.0 and 4.3).
 //! - **Before a channel is closed in order, its queue is asked whether it is there**, once for each 32 of its prefetch. The
 //!   broker's channel holds answers to a quorum queue back while 32 are on their way, and forgets them when it is closed: an
 //!   ack that was written would be undone.
@@ -120,7 +149,9 @@ mod event;
 pub mod ladder;
 mod lane;
 mod link;
+mod look_up;
 mod publisher;
+mod queues;
 #[cfg(feature = "metrics")]
 mod reconnects;
 /// Without a recorder there is nothing to count for.
@@ -148,14 +179,17 @@ pub use config::{RabbitMqConfig, Secret};
 pub use connect::ConfigProvider;
 pub use event::{ConnectionState, RabbitEvent, Role};
 pub use publisher::RabbitPublisher;
+pub use queues::DeleteQueue;
 pub use source::{DeadLetterTo, QueueType, RabbitReceipt, RabbitSource, SourceOptions};
 pub use wire::{Delivered, Properties};
 
 use self::event::Events;
 use self::link::{Link, LinkOptions};
 use self::publisher::Lanes;
+use self::source::Claims;
 use crate::clock::{Clock, SystemClock, within};
 use crate::error::Result;
+use crate::queue::Slot;
 use crate::source::Health;
 
 /// Two connections to RabbitMQ that come back by themselves: one consumes, one publishes. Cheap to clone.
@@ -171,6 +205,8 @@ struct Handle {
     consume: Link,
     publish: Link,
     lanes: Lanes,
+    /// The slots that its sources have.
+    claims: Claims,
     /// Ends the sources, which need the connections for that.
     closing: CancellationToken,
     /// Ends what publishes, and the connections.
@@ -223,8 +259,19 @@ impl RabbitMq {
         let lanes =
             Lanes::new(publish.clone(), consume.clone(), Arc::clone(&clock), tasks.clone(), stop.clone());
         let (closing, sources) = (CancellationToken::new(), TaskTracker::new());
-        let rabbit =
-            Self(Arc::new(Handle { clock, events, consume, publish, lanes, closing, stop, sources, tasks }));
+        let claims = Claims::default();
+        let rabbit = Self(Arc::new(Handle {
+            clock,
+            events,
+            consume,
+            publish,
+            lanes,
+            claims,
+            closing,
+            stop,
+            sources,
+            tasks,
+        }));
         match try_join(rabbit.0.consume.live(), rabbit.0.publish.live()).await {
             Ok(_) => Ok(rabbit),
             Err(error) => {
@@ -237,6 +284,41 @@ impl RabbitMq {
     /// A source on `queue`; [`open`](SourceOptions::open) opens it.
     pub fn source(&self, queue: impl Into<String>) -> SourceOptions {
         SourceOptions::new(self.clone(), queue.into())
+    }
+
+    /// A source on a queue of its own, `<family>_<n>`, that nobody else can have; [`open`](SourceOptions::open) claims
+    /// it, and says `Taken` where somebody has it. [`RabbitSource::slot`] tells which it is.
+    ///
+    /// The queue is there from then on until the source is closed or dropped, whether it consumes or not. It goes with
+    /// the connection, and what is in it with the queue: [see above](self#queues-of-a-sources-own).
+    ///
+    /// Messages that are given up go to `<family>.dlq`, one for all slots.
+    ///
+    /// ```no_run
+    /// # async fn claim(rabbit: windlass::rabbitmq::RabbitMq) -> windlass::Result<()> {
+    /// use std::num::NonZeroU32;
+    /// use windlass::queue::Slot;
+    ///
+    /// let most = NonZeroU32::MIN.saturating_add(7);
+    /// let source = rabbit.claim("transport", Slot::FirstFree { most }).open().await?;
+    /// println!("this is transport {:?}", source.slot());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn claim(&self, family: impl Into<String>, slot: Slot) -> SourceOptions {
+        SourceOptions::slot(self.clone(), family.into(), slot)
+    }
+
+    /// A source of what is [broadcast](RabbitPublisher::broadcast) to a fanout exchange, by a queue of its own that
+    /// [`open`](SourceOptions::open) makes and binds. The exchange is not made: where it is missing, that is `NotFound`.
+    ///
+    /// Each subscription gets its own copy of each message, from when it is open until it is closed or dropped. It misses
+    /// what is sent while it has no connection: [see above](self#queues-of-a-sources-own). Its queue has another name on
+    /// each connection; the source calls it `<exchange>.subscriber` on all of them.
+    ///
+    /// Messages that are given up are dropped by default, [`DeadLetterTo::Drop`]: others have copies of them.
+    pub fn subscribe(&self, exchange: impl Into<String>) -> SourceOptions {
+        SourceOptions::subscription(self.clone(), exchange.into())
     }
 
     /// A publisher.
@@ -318,6 +400,10 @@ impl RabbitMq {
 
     fn lanes(&self) -> &Lanes {
         &self.0.lanes
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.0.claims
     }
 
     fn frame_max(&self) -> u32 {

@@ -4,9 +4,10 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::ladder::LONGEST_QUEUE_NAME;
-use super::link::{ANSWER_BOUND, Link};
+use super::link::{Link, Live};
+use super::look_up::standing;
 use super::{QueueType, RabbitMq, dead_letter_queue};
-use crate::clock::{Clock, within};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 impl RabbitMq {
@@ -49,14 +50,21 @@ pub(super) async fn declare(
     queue: &str,
     arguments: FieldTable,
 ) -> Result<()> {
-    let Some(live) = within(clock, ANSWER_BOUND, link.live()).await else {
-        return Err(Error::new(ErrorKind::Disconnected, "declare queue")
-            .with_message(format!("no connection within {ANSWER_BOUND:?}")));
-    };
-    let live = live?;
-    let channel = live.channel(clock).await?;
+    let live = standing(link, clock, "declare queue").await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let declare = channel.queue_declare(queue.into(), durable, arguments);
+    declare_on(&live, clock, queue, durable, arguments).await
+}
+
+/// Declares a queue on this connection.
+pub(super) async fn declare_on(
+    live: &Live,
+    clock: &dyn Clock,
+    queue: &str,
+    options: QueueDeclareOptions,
+    arguments: FieldTable,
+) -> Result<()> {
+    let channel = live.channel(clock).await?;
+    let declare = channel.queue_declare(queue.into(), options, arguments);
     live.answer(clock, "declare queue", declare).await?;
     live.answer(clock, "close channel", channel.close(200, "declared".into())).await
 }

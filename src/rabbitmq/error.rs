@@ -98,6 +98,12 @@ pub(super) fn is_forbidden(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused && error.message().is_some_and(|text| text.starts_with("403 "))
 }
 
+/// Whether it belongs to another connection, or to none where one was to have it alone: 405, one of the codes that are
+/// `Refused`.
+pub(super) fn is_locked(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused && error.message().is_some_and(|text| text.starts_with("405 "))
+}
+
 /// What the broker said, without the prefix of each of lapin's layers, and without the user that it names at the end.
 pub(super) fn text(error: &lapin::Error) -> String {
     let text = match error.kind() {

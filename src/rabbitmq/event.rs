@@ -134,6 +134,13 @@ pub enum RabbitEvent {
         /// How long the wait is.
         delay: Duration,
     },
+    /// A queue that lives no longer than its connection was made again on another one, for a [slot](super::RabbitMq::claim)
+    /// or a [subscription](super::RabbitMq::subscribe). What was in the old one is gone, and what was sent meanwhile was
+    /// missed.
+    QueueRemade {
+        /// The queue of the source.
+        queue: String,
+    },
     /// There is nowhere to dead-letter to: messages that are given up are kept, and come again.
     NowhereToDeadLetter {
         /// The queue of the source.
@@ -211,6 +218,9 @@ impl RabbitEvent {
             Self::ConsumerLost { queue, error } => tracing::warn!(queue, %error, "lost the consumer"),
             Self::SetUpRefused { queue, error, delay } => {
                 tracing::warn!(queue, ?delay, %error, "could not set up the consumer, trying again");
+            }
+            Self::QueueRemade { queue } => {
+                tracing::warn!(queue, "made the queue again on another connection: what was in it is gone");
             }
             Self::NowhereToDeadLetter { queue, error } => {
                 tracing::warn!(queue, %error, "nowhere to dead-letter to: messages that are given up are kept");

@@ -35,6 +35,9 @@ const LONGEST_DIGITS: usize = 12;
 
 const INFIX: &str = ".wait.";
 
+/// As long as [`INFIX`].
+const EXCLUSIVE_INFIX: &str = ".hold.";
+
 /// In milliseconds: 1, 10 and 100 ms, 1 s, 1 min, 1 h, 1 day.
 const BASES: [u64; 7] = [1, 10, 100, 1_000, 60_000, 3_600_000, 86_400_000];
 
@@ -67,25 +70,42 @@ pub fn wait_queue(queue: &str, delay: Duration) -> String {
     format!("{queue}{INFIX}{}", step_ms(delay))
 }
 
+/// As [`wait_queue`], for a work queue that belongs to one connection. It has another name: somebody may send to that
+/// queue later, which makes one of the others.
+pub(in crate::rabbitmq) fn exclusive_wait_queue(queue: &str, delay: Duration) -> String {
+    format!("{queue}{EXCLUSIVE_INFIX}{}", step_ms(delay))
+}
+
 /// What the wait queue of `queue` for `delay` is declared with. It is durable, neither exclusive nor deleted with its
 /// last consumer: it never has one.
 ///
 /// There is no `x-expires`: it would delete the queue with the messages in it, since publishing is no use of a queue.
 pub(in crate::rabbitmq) fn arguments(queue: &str, delay: Duration) -> FieldTable {
+    // Replicated: a message waits for days in it, and a node goes.
+    let mut arguments = sends_back("quorum", queue, delay);
+    // The broker's own default moves a message at most once, and loses it where the work queue does not take it.
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+    // Which at-least-once insists on. A full wait queue then refuses the copy, and the original stays.
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    arguments
+}
+
+/// As [`arguments`], for a work queue that belongs to one connection: so does the wait queue, and goes with it. Only a
+/// classic queue can.
+pub(in crate::rabbitmq) fn exclusive_arguments(queue: &str, delay: Duration) -> FieldTable {
+    sends_back("classic", queue, delay)
+}
+
+fn sends_back(queue_type: &str, queue: &str, delay: Duration) -> FieldTable {
     // The type that the management API makes of a number: a queue that was declared there must count as the same one.
     let ttl = i64::try_from(step_ms(delay)).unwrap_or(i64::MAX);
     let mut arguments = FieldTable::default();
     for (name, value) in [
-        // Replicated: a message waits for days in it, and a node goes.
-        ("x-queue-type", text("quorum")),
+        ("x-queue-type", text(queue_type)),
         ("x-message-ttl", AMQPValue::LongLongInt(ttl)),
         // Through the default exchange back to the work queue, which needs no binding that could be missing.
         ("x-dead-letter-exchange", text("")),
         ("x-dead-letter-routing-key", text(queue)),
-        // The broker's own default moves a message at most once, and loses it where the work queue does not take it.
-        ("x-dead-letter-strategy", text("at-least-once")),
-        // Which at-least-once insists on. A full wait queue then refuses the copy, and the original stays.
-        ("x-overflow", text("reject-publish")),
     ] {
         arguments.insert(name.into(), value);
     }
@@ -122,7 +142,7 @@ mod tests {
 
     use super::{
         BASES, LONGEST_DELAY, LONGEST_DIGITS, LONGEST_MS, LONGEST_QUEUE_NAME, SHORTEST_DELAY, arguments,
-        step, step_ms, wait_queue,
+        exclusive_wait_queue, step, step_ms, wait_queue,
     };
 
     /// Every step, by asking for one more millisecond each time.
@@ -219,7 +239,9 @@ mod tests {
     fn the_longest_name_of_a_work_queue_leaves_room_for_the_longest_suffix() {
         assert_eq!(LONGEST_MS.to_string().len(), LONGEST_DIGITS);
         assert_eq!(LONGEST_QUEUE_NAME, 237);
-        assert_eq!(wait_queue(&"q".repeat(LONGEST_QUEUE_NAME), Duration::MAX).len(), 255);
+        let longest = "q".repeat(LONGEST_QUEUE_NAME);
+        assert_eq!(wait_queue(&longest, Duration::MAX).len(), 255);
+        assert_eq!(exclusive_wait_queue(&longest, Duration::MAX).len(), 255);
     }
 
     #[test]

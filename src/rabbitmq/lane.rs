@@ -30,16 +30,23 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Address {
     pub(super) exchange: String,
     pub(super) routing_key: String,
+    /// Whether somebody must get it: else a message that no queue takes is confirmed all the same.
+    pub(super) mandatory: bool,
 }
 
 impl Address {
     /// To a queue, by the default exchange.
     pub(super) fn queue(name: impl Into<String>) -> Self {
-        Self { exchange: String::new(), routing_key: name.into() }
+        Self { exchange: String::new(), routing_key: name.into(), mandatory: true }
     }
 
     pub(super) fn exchange(exchange: impl Into<String>, routing_key: impl Into<String>) -> Self {
-        Self { exchange: exchange.into(), routing_key: routing_key.into() }
+        Self { exchange: exchange.into(), routing_key: routing_key.into(), mandatory: true }
+    }
+
+    /// To everybody who is bound to an exchange, be it nobody.
+    pub(super) fn everybody(exchange: impl Into<String>) -> Self {
+        Self { exchange: exchange.into(), routing_key: String::new(), mandatory: false }
     }
 }
 
@@ -308,10 +315,10 @@ impl Open {
         }
         self.sequence += 1;
         let sequence = self.sequence;
-        let Address { exchange, routing_key } = address;
+        let Address { exchange, routing_key, mandatory } = address;
         let Outgoing { properties, body } = outgoing;
         let message_id = properties.message_id().as_ref().map(ToString::to_string);
-        let identity = Identity { exchange, routing_key, message_id, len: body.len() };
+        let identity = Identity { exchange, routing_key, mandatory, message_id, len: body.len() };
         let content = (properties, body, self.unwritten.add(identity.len));
         let mut confirm = confirmed(Arc::clone(&self.channel), sequence, &identity, content).boxed();
         match poll!(confirm.as_mut()) {
@@ -404,9 +411,9 @@ fn confirmed(
 ) -> impl Future<Output = Told> + Send + use<> {
     let exchange = identity.exchange.as_str().into();
     let routing_key = identity.routing_key.as_str().into();
+    // Without the mandatory flag, RabbitMQ confirms a message to a queue that does not exist.
+    let options = BasicPublishOptions { mandatory: identity.mandatory, ..BasicPublishOptions::default() };
     async move {
-        // Without the mandatory flag, RabbitMQ confirms a message to a queue that does not exist.
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let written = channel.basic_publish(exchange, routing_key, options, &body, properties).await;
         // The confirm may be a long time coming, or never come.
         drop((body, writing));
@@ -422,6 +429,8 @@ fn identity_of(returned: &lapin::message::Delivery) -> Identity {
     Identity {
         exchange: returned.exchange.to_string(),
         routing_key: returned.routing_key.to_string(),
+        // No other is returned.
+        mandatory: true,
         message_id: returned.properties.message_id().as_ref().map(ToString::to_string),
         len: returned.data.len(),
     }

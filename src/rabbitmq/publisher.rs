@@ -56,6 +56,29 @@ impl RabbitPublisher {
         self.0.lanes().publish(Address::exchange(exchange, routing_key), outgoing).await
     }
 
+    /// Sends `message` to everybody who [subscribes](RabbitMq::subscribe) to a fanout exchange. It is confirmed and
+    /// persistent as any other, but nobody needs to be there: to none it is a success, too.
+    ///
+    /// The exchange is not declared: whoever sets up the broker does that.
+    ///
+    /// # Errors
+    ///
+    /// As for [`publish`](Publisher::publish), without `Unroutable`; `NotFound` where there is no such exchange;
+    /// `Invalid` where none is named.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker took the message.
+    pub async fn broadcast(&self, exchange: &str, message: Message) -> Result<()> {
+        if exchange.is_empty() {
+            // The default exchange would take it for the queue without a name, and drop it.
+            return Err(Error::new(ErrorKind::Invalid, "broadcast")
+                .with_message("`exchange` is empty: name the fanout exchange"));
+        }
+        let outgoing = self.outgoing(&message)?;
+        self.0.lanes().publish(Address::everybody(exchange), outgoing).await
+    }
+
     /// Sends `message` to `queue` so that it gets there after `delay`, rounded up to a [step of the ladder](ladder).
     /// It waits in a queue on the broker, which is declared at its first use.
     ///

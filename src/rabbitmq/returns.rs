@@ -14,6 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Identity {
     pub(super) exchange: String,
     pub(super) routing_key: String,
+    /// Only those that are can be returned: one that is not must not be taken for one that looks like it.
+    pub(super) mandatory: bool,
     pub(super) message_id: Option<String>,
     /// Of the body. The body itself would stay here for as long as a queue does not confirm.
     pub(super) len: usize,
@@ -142,7 +144,8 @@ mod tests {
     use crate::error::{ErrorKind, Result};
 
     fn identity(key: &str) -> Identity {
-        Identity { exchange: String::new(), routing_key: key.to_owned(), message_id: None, len: 1 }
+        let (exchange, routing_key) = (String::new(), key.to_owned());
+        Identity { exchange, routing_key, mandatory: true, message_id: None, len: 1 }
     }
 
     fn confirmed(sequence: u64, returned: Option<&str>) -> Confirmed {
@@ -197,6 +200,15 @@ mod tests {
         let first = publishes.confirm(vec![confirmed(1, Some("gone"))]);
         assert_eq!(outcomes(first), [(1, UNROUTABLE)]);
         assert_eq!(outcomes(publishes.confirm(vec![confirmed(2, None)])), [(2, None)], "made in between");
+    }
+
+    #[test]
+    fn a_return_is_never_that_of_a_message_to_whom_it_may_concern() {
+        let mut publishes = Publishes::default();
+        publishes.sent(1, Identity { mandatory: false, ..identity("gone") }, 1);
+        publishes.sent(2, identity("gone"), 2);
+        let round = vec![confirmed(1, Some("gone")), confirmed(2, None)];
+        assert_eq!(outcomes(publishes.confirm(round)), [(1, None), (2, UNROUTABLE)]);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The source: one queue of a RabbitMQ broker.
 
 mod buffer;
+mod claims;
 mod keeper;
 mod moves;
 mod options;
+mod own;
 mod probe;
 mod receipt;
 mod running;
@@ -18,11 +20,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use claims::Claims;
 pub use options::{DeadLetterTo, QueueType, SourceOptions};
 pub use receipt::RabbitReceipt;
 
 use self::buffer::Buffer;
 use self::keeper::Keeper;
+use self::options::{Origin, Wanted};
+use self::own::OwnQueue;
 use self::window::Answer;
 use super::RabbitMq;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,6 +45,8 @@ struct Owner(Arc<Shared>);
 struct Shared {
     rabbit: RabbitMq,
     options: SourceOptions,
+    /// The queue, where it is the source's own.
+    own: Option<OwnQueue>,
     buffer: Buffer,
     /// How many deliveries are in hand at once, where somebody said so.
     in_hand: AtomicUsize,
@@ -73,7 +80,42 @@ impl Shared {
 
 impl RabbitSource {
     async fn open(options: SourceOptions) -> Result<Self> {
-        probe::look_up(&options).await?;
+        probe::check(&options)?;
+        let wanted = match &options.origin {
+            Origin::Own(wanted) => wanted.clone(),
+            Origin::Queue => {
+                probe::look_up_queue(&options).await?;
+                probe::look_up_dead_letters(&options).await;
+                return Ok(Self::begin(options, None));
+            }
+        };
+        // Whoever opens may give up meanwhile. A task of its own goes on, and gives back what it made.
+        let (tell, told) = oneshot::channel();
+        let tasks = options.rabbit.source_tasks().clone();
+        tasks.spawn(async move {
+            // Where nobody waits for it any more, the source is dropped.
+            let _ = tell.send(Self::open_own(options, wanted).await);
+        });
+        // It ends without an answer only where it panics.
+        told.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Other, "open source")))
+    }
+
+    /// Opens a source on a queue of its own.
+    async fn open_own(mut options: SourceOptions, wanted: Wanted) -> Result<Self> {
+        let closing = options.rabbit.closing().clone();
+        // What is lost here belongs to the connection, which is about to be closed.
+        let own = tokio::select! {
+            biased;
+            () = closing.cancelled() => return Err(Error::new(ErrorKind::Closed, "open source")),
+            own = OwnQueue::make(&options.rabbit, wanted) => own?,
+        };
+        options.queue = own.label();
+        let source = Self::begin(options, Some(own));
+        probe::look_up_dead_letters(&source.shared().options).await;
+        Ok(source)
+    }
+
+    fn begin(options: SourceOptions, own: Option<OwnQueue>) -> Self {
         let rabbit = options.rabbit.clone();
         // One at a time: whoever asks waits for the answer.
         let (releases, asked) = mpsc::channel(1);
@@ -84,11 +126,17 @@ impl RabbitSource {
             in_hand: AtomicUsize::new(0),
             rabbit,
             options,
+            own,
             releases,
         });
         let keeper = Keeper::new(Arc::clone(&shared), asked);
         shared.rabbit.source_tasks().spawn(keeper.run());
-        Ok(Self(Arc::new(Owner(shared))))
+        Self(Arc::new(Owner(shared)))
+    }
+
+    /// The number of its slot, for a source that was [claimed](RabbitMq::claim).
+    pub fn slot(&self) -> Option<u32> {
+        self.shared().own.as_ref().and_then(OwnQueue::slot)
     }
 
     fn shared(&self) -> &Shared {

@@ -26,6 +26,8 @@ pub(super) enum Stage {
     Released,
     /// A queue with a single active consumer: what is buffered stays until nothing is in hand, and then goes back.
     Held,
+    /// As `Released`, and the queue of the source's own could not be declared.
+    Unclaimed(Error),
     /// Nothing comes any more.
     Over(Error),
 }
@@ -119,7 +121,8 @@ impl Buffer {
             let why = inner.last_loss.as_ref().map_or("lost the channel".to_owned(), ToString::to_string);
             return Err(error.with_message(why));
         }
-        if matches!(inner.stage, Stage::Idle | Stage::Released | Stage::Held) && !inner.wanted {
+        let rests = matches!(inner.stage, Stage::Idle | Stage::Released | Stage::Held | Stage::Unclaimed(_));
+        if rests && !inner.wanted {
             inner.wanted = true;
             self.wanted.notify_one();
         }
@@ -193,6 +196,14 @@ impl Buffer {
         self.arrived.notify_waiters();
     }
 
+    /// The queue of the source's own is there.
+    pub(super) fn claimed(&self) {
+        let mut inner = self.lock();
+        if matches!(inner.stage, Stage::Unclaimed(_)) {
+            inner.stage = Stage::Released;
+        }
+    }
+
     pub(super) fn set_stage(&self, stage: Stage) {
         let mut inner = self.lock();
         if !matches!(inner.stage, Stage::Over(_)) {
@@ -240,7 +251,7 @@ impl Buffer {
             // A consumer that rests is asked for nothing; what it needs is there.
             Stage::Consuming | Stage::Held | Stage::Released => return Health::Ready,
             Stage::Over(error) if error.kind() == ErrorKind::Closed => return Health::Closed,
-            Stage::Over(error) | Stage::SettingUp(Some(error)) => error.to_string(),
+            Stage::Over(error) | Stage::SettingUp(Some(error)) | Stage::Unclaimed(error) => error.to_string(),
             Stage::SettingUp(None) => "setting up the consumer".to_owned(),
             Stage::Idle => "nothing was received yet, so nothing is consumed".to_owned(),
         };

@@ -65,6 +65,9 @@ impl Keeper {
     pub(super) async fn run(mut self) {
         let over = self.keep().await.err().unwrap_or_else(|| Error::new(ErrorKind::Closed, "receive"));
         self.shared.buffer.end(over);
+        if let Some(own) = &self.shared.own {
+            own.let_go(&self.shared.rabbit).await;
+        }
     }
 
     /// Until the source is closed, or its connection will not come back, which is an error.
@@ -72,7 +75,7 @@ impl Keeper {
         let shared = Arc::clone(&self.shared);
         loop {
             if self.resting {
-                match self.interruptible(shared.buffer.wanted()).await {
+                match self.rest().await? {
                     Waited::Done(()) => {
                         self.resting = false;
                         shared.buffer.set_stage(Stage::SettingUp(None));
@@ -93,12 +96,62 @@ impl Keeper {
                         return Ok(());
                     }
                 }
-                Waited::Done(Err(error)) => self.refused(error),
+                Waited::Done(Err(error)) => self.refused(error.clone(), Stage::SettingUp(Some(error))),
                 Waited::Rest => continue,
                 Waited::Stop => return Ok(()),
             }
             if let Waited::Stop = self.wait().await {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Until somebody receives. A queue of the source's own is kept meanwhile: it is made again on the next connection, so
+    /// that nobody else takes it and what is sent to it finds it.
+    async fn rest(&mut self) -> Result<Waited<()>> {
+        let shared = Arc::clone(&self.shared);
+        let Some(own) = &shared.own else { return Ok(self.interruptible(shared.buffer.wanted()).await) };
+        let live = match self.interruptible(shared.rabbit.consume().live()).await {
+            Waited::Done(live) => live?,
+            Waited::Rest => return Ok(Waited::Rest),
+            Waited::Stop => return Ok(Waited::Stop),
+        };
+        match self.interruptible(own.declare(&shared.rabbit, &live)).await {
+            Waited::Done(Ok(_)) => self.failures = 0,
+            Waited::Done(Err(error)) => {
+                self.refused(error.clone(), Stage::Unclaimed(error));
+                return Ok(self.wait_out().await);
+            }
+            Waited::Rest => return Ok(Waited::Rest),
+            Waited::Stop => return Ok(Waited::Stop),
+        }
+        shared.buffer.claimed();
+        // Only waits are lost here: that somebody wants to receive stays noted.
+        let wanted = async {
+            tokio::select! {
+                biased;
+                () = live.gone().cancelled() => Waited::Rest,
+                () = shared.buffer.wanted() => Waited::Done(()),
+            }
+        };
+        Ok(match self.interruptible(wanted).await {
+            Waited::Done(waited) => waited,
+            Waited::Rest => Waited::Rest,
+            Waited::Stop => Waited::Stop,
+        })
+    }
+
+    /// Waits for as long as the next try must wait, whoever releases meanwhile.
+    async fn wait_out(&mut self) -> Waited<()> {
+        let shared = Arc::clone(&self.shared);
+        let clock = shared.rabbit.clock();
+        let until = clock.now() + self.delay();
+        loop {
+            let left = until.saturating_duration_since(clock.now());
+            match self.interruptible(clock.sleep(left)).await {
+                Waited::Done(()) => return Waited::Rest,
+                Waited::Rest => {}
+                Waited::Stop => return Waited::Stop,
             }
         }
     }
@@ -133,10 +186,10 @@ impl Keeper {
         self.shared.rabbit.consume().settings().backoff.delay(self.failures, self.seed)
     }
 
-    /// A consumer could not be set up.
-    fn refused(&mut self, error: Error) {
+    /// A consumer could not be set up, or its queue not be made.
+    fn refused(&mut self, error: Error, stage: Stage) {
         self.failures = self.failures.saturating_add(1);
-        self.shared.buffer.set_stage(Stage::SettingUp(Some(error.clone())));
+        self.shared.buffer.set_stage(stage);
         let (queue, delay) = (self.shared.options.queue.clone(), self.delay());
         self.shared.rabbit.events().tell(RabbitEvent::SetUpRefused { queue, error, delay });
     }

@@ -10,7 +10,6 @@ use super::receipt::RabbitReceipt;
 use super::window::Answer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
-use crate::rabbitmq::dead_letter_queue;
 use crate::rabbitmq::event::RabbitEvent;
 use crate::rabbitmq::lane::Address;
 use crate::rabbitmq::wire::{self, NoCopy};
@@ -23,7 +22,7 @@ pub(super) async fn nack(shared: &Shared, mut receipt: RabbitReceipt, reason: Na
     // Whoever waits for the copy to be taken may give up.
     receipt.go_back_unless_settled();
     // Its copy would go to this queue and not to its own.
-    if receipt.session().queue != shared.options.queue {
+    if receipt.session().label != shared.options.queue {
         return Err(Error::new(ErrorKind::Stale, "nack")
             .with_message("the receipt is of another queue")
             .with_context("queue", &shared.options.queue));
@@ -34,7 +33,7 @@ pub(super) async fn nack(shared: &Shared, mut receipt: RabbitReceipt, reason: Na
     }
     let moved = match reason {
         NackReason::RequeueNow { .. } => Ok(Answer::Requeue),
-        NackReason::Retry { delay, counted, .. } => retry(shared, receipt.message(), delay, counted).await,
+        NackReason::Retry { delay, counted, .. } => retry(shared, &receipt, delay, counted).await,
         NackReason::DeadLetter { cause } => dead_letter(shared, receipt.message(), cause).await,
     };
     match moved {
@@ -72,12 +71,21 @@ pub(super) async fn give_up(shared: Arc<Shared>, receipt: RabbitReceipt, cause: 
 }
 
 /// Publishes the next attempt; returns what the broker is to be told of the original.
-async fn retry(shared: &Shared, message: &Message, delay: Option<Duration>, counted: bool) -> Result<Answer> {
+async fn retry(
+    shared: &Shared,
+    receipt: &RabbitReceipt,
+    delay: Option<Duration>,
+    counted: bool,
+) -> Result<Answer> {
+    let (message, session) = (receipt.message(), receipt.session());
     let attempt = if counted { message.attempt().saturating_add(1) } else { message.attempt() };
-    let queue = &shared.options.queue;
-    match wire::retry_copy(message, queue, attempt, shared.rabbit.frame_max()) {
+    let delay = delay.unwrap_or_default();
+    match wire::retry_copy(message, &session.queue, attempt, shared.rabbit.frame_max()) {
         Ok(copy) => {
-            shared.rabbit.lanes().publish_delayed(queue, copy, delay.unwrap_or_default()).await?;
+            match &shared.own {
+                Some(own) => own.publish_delayed(&shared.rabbit, session, copy, delay).await?,
+                None => shared.rabbit.lanes().publish_delayed(&session.queue, copy, delay).await?,
+            }
             Ok(Answer::Ack)
         }
         // With the headers that the broker added it is too large to be sent again: it is kept for an operator.
@@ -89,11 +97,12 @@ async fn retry(shared: &Shared, message: &Message, delay: Option<Duration>, coun
 /// Sees to it that the dead letters have the message; returns what the broker is to be told of the original.
 async fn dead_letter(shared: &Shared, message: &Message, cause: Cause) -> Result<Answer> {
     let queue = &shared.options.queue;
+    let dead_letters = || Address::queue(shared.options.dead_letter_queue());
     let address = match &shared.options.dead_letter_to {
         DeadLetterTo::Exchange { exchange, routing_key } => Address::exchange(exchange, routing_key),
-        DeadLetterTo::Queue => Address::queue(dead_letter_queue(queue)),
+        DeadLetterTo::Queue => dead_letters(),
         // Rejected, it would never get there.
-        DeadLetterTo::Broker if wire::breaks_the_broker(message) => Address::queue(dead_letter_queue(queue)),
+        DeadLetterTo::Broker if wire::breaks_the_broker(message) => dead_letters(),
         DeadLetterTo::Broker => return Ok(Answer::Reject),
         DeadLetterTo::Drop => {
             let (queue, message) = (queue.clone(), message.id().to_owned());

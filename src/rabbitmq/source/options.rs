@@ -2,9 +2,10 @@
 
 use std::num::NonZeroU16;
 
-use super::RabbitSource;
+use super::{RabbitSource, own};
 use crate::error::Result;
-use crate::rabbitmq::RabbitMq;
+use crate::queue::Slot;
+use crate::rabbitmq::{RabbitMq, dead_letter_queue};
 use crate::source::RequeueOrder;
 
 /// What kind of queue a source consumes. AMQP does not tell; the two differ in what they promise.
@@ -34,7 +35,8 @@ impl QueueType {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DeadLetterTo {
-    /// To the queue `<queue>.dlq`, as a copy with its cause. The default.
+    /// To the queue `<queue>.dlq`, as a copy with its cause: the default. All slots of a family have one,
+    /// `<family>.dlq`; for a subscription it is `<exchange>.dlq`.
     #[default]
     Queue,
     /// To an exchange, as a copy with its cause.
@@ -47,16 +49,41 @@ pub enum DeadLetterTo {
     /// To the dead-letter exchange of the queue, by the broker. It carries no cause. Where the queue has none, or
     /// nothing is bound to it, RabbitMQ drops the message without a word, and neither can be seen over AMQP.
     Broker,
-    /// Nowhere: the message is acked, which is told as an event and logged as an error.
+    /// Nowhere: the message is acked, which is told as an event and logged as an error. The default of subscriptions.
     Drop,
 }
 
-/// How a source is to be opened; made by [`RabbitMq::source`].
+/// Which queue a source consumes.
+#[derive(Debug, Clone)]
+pub(super) enum Origin {
+    /// One that is there.
+    Queue,
+    /// One of its own.
+    Own(Wanted),
+}
+
+/// Which queue a source makes for itself.
+#[derive(Debug, Clone)]
+pub(super) enum Wanted {
+    Slot {
+        family: String,
+        slot: Slot,
+    },
+    /// One that is bound to the exchange.
+    Subscription {
+        exchange: String,
+    },
+}
+
+/// How a source is to be opened; made by [`RabbitMq::source`], [`claim`](RabbitMq::claim) and
+/// [`subscribe`](RabbitMq::subscribe).
 #[derive(Debug, Clone)]
 #[must_use = "a source consumes nothing until it is opened"]
 pub struct SourceOptions {
     pub(super) rabbit: RabbitMq,
+    /// What the source calls its queue; that of a slot is known once it is open.
     pub(super) queue: String,
+    pub(super) origin: Origin,
     pub(super) queue_type: QueueType,
     pub(super) prefetch: Option<NonZeroU16>,
     pub(super) dead_letter_to: DeadLetterTo,
@@ -68,6 +95,7 @@ impl SourceOptions {
         Self {
             rabbit,
             queue,
+            origin: Origin::Queue,
             queue_type: QueueType::default(),
             prefetch: None,
             dead_letter_to: DeadLetterTo::default(),
@@ -75,7 +103,27 @@ impl SourceOptions {
         }
     }
 
-    /// What kind of queue it is; [`QueueType::Unknown`] by default.
+    pub(in crate::rabbitmq) fn slot(rabbit: RabbitMq, family: String, slot: Slot) -> Self {
+        let options = Self::new(rabbit, family.clone()).queue_type(QueueType::Classic);
+        Self { origin: Origin::Own(Wanted::Slot { family, slot }), ..options }
+    }
+
+    pub(in crate::rabbitmq) fn subscription(rabbit: RabbitMq, exchange: String) -> Self {
+        let options = Self::new(rabbit, own::label(&exchange)).queue_type(QueueType::Classic);
+        let origin = Origin::Own(Wanted::Subscription { exchange });
+        Self { origin, dead_letter_to: DeadLetterTo::Drop, ..options }
+    }
+
+    /// Where messages go by default that are given up.
+    pub(super) fn dead_letter_queue(&self) -> String {
+        dead_letter_queue(match &self.origin {
+            Origin::Queue => &self.queue,
+            Origin::Own(Wanted::Slot { family, .. }) => family,
+            Origin::Own(Wanted::Subscription { exchange }) => exchange,
+        })
+    }
+
+    /// What kind of queue it is; [`QueueType::Unknown`] by default. That of a slot or a subscription is classic.
     pub fn queue_type(mut self, queue_type: QueueType) -> Self {
         self.queue_type = queue_type;
         self
@@ -93,7 +141,8 @@ impl SourceOptions {
         self
     }
 
-    /// Where messages go that are given up; [`DeadLetterTo::Queue`] by default.
+    /// Where messages go that are given up; [`DeadLetterTo::Queue`] by default, [`DeadLetterTo::Drop`] for a
+    /// subscription.
     pub fn dead_letter_to(mut self, target: DeadLetterTo) -> Self {
         self.dead_letter_to = target;
         self
@@ -107,7 +156,8 @@ impl SourceOptions {
         self
     }
 
-    /// Opens the source: sees that the queue is there, and where dead letters go. Where there is nowhere, that is told
+    /// Opens the source: sees that the queue is there, or makes the one of a slot or a subscription, and sees where dead
+    /// letters go. Where there is nowhere, that is told
     /// as an event ([`RabbitEvent::NowhereToDeadLetter`](crate::rabbitmq::RabbitEvent::NowhereToDeadLetter)) and
     /// logged, and messages that are given up are kept.
     ///
@@ -115,8 +165,11 @@ impl SourceOptions {
     ///
     /// # Errors
     ///
-    /// `NotFound` where there is no such queue; `Refused` where it belongs to another connection alone; `Disconnected`
-    /// and `Timeout` where the broker does not answer within 10 s; `Invalid` for a name that is empty or too long;
+    /// `NotFound` where there is no such queue, or no such exchange to subscribe to; `Taken` where the slot is, or all of
+    /// them are; `Refused` where the queue belongs to another connection alone, a queue that is nobody's alone has the
+    /// name of the slot, or this user may not make one; `Disconnected` and `Timeout` where the broker does not answer
+    /// within 10 s; `Invalid` for a name that is empty or too long, and for a slot or a subscription that is to be a
+    /// quorum queue;
     /// `Closed` after [`disconnect`](RabbitMq::disconnect). A right to read that is missing shows only once something
     /// is consumed, in the health and as an event, and is waited for: AMQP has no other question for it.
     ///

@@ -42,8 +42,13 @@ pub(super) struct Running {
 impl Running {
     pub(super) async fn set_up(shared: &Shared, live: Arc<Live>) -> Result<Self> {
         let clock = shared.rabbit.shared_clock();
+        let label = shared.options.queue.clone();
+        let queue = match &shared.own {
+            Some(own) => own.declare(&shared.rabbit, &live).await?,
+            None => label.clone(),
+        };
         let channel = live.channel(&*clock).await?;
-        let session = Session::new(channel, live, shared.options.queue.clone(), shared.counts_deliveries());
+        let session = Session::new(channel, live, queue, label, shared.counts_deliveries());
         let writer = shared.rabbit.source_tasks().spawn(Arc::clone(&session).write_answers());
         let mut running =
             Self { session, consumer: None, failed: None, writer: Some(writer), prefetch: 0, clock };
@@ -62,20 +67,16 @@ impl Running {
 
     /// Begins to consume: the prefetch first, since it holds for consumers that come after it.
     pub(super) async fn consume(&mut self, shared: &Shared) -> Result<()> {
-        let Session { channel, live, .. } = &*self.session;
-        let named = |error: Error| error.with_context("queue", &shared.options.queue);
+        let Session { channel, live, queue, .. } = &*self.session;
+        let named = |error: Error| error.with_context("queue", queue);
         self.prefetch = shared.prefetch();
         let qos = channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
         live.answer(&*self.clock, "limit prefetch", qos).await.map_err(named)?;
         // A tag that was never used before: the broker closes the connection over one that is.
         let tag = format!("windlass-{}", Uuid::new_v4());
         let options = BasicConsumeOptions::default();
-        let consume = channel.basic_consume(
-            shared.options.queue.as_str().into(),
-            tag.into(),
-            options,
-            FieldTable::default(),
-        );
+        let consume =
+            channel.basic_consume(queue.as_str().into(), tag.into(), options, FieldTable::default());
         self.consumer = Some(live.answer(&*self.clock, "consume", consume).await.map_err(named)?);
         Ok(())
     }

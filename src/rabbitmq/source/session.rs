@@ -24,6 +24,8 @@ pub(super) struct Session {
     pub(super) live: Arc<Live>,
     /// The queue that it consumes.
     pub(super) queue: String,
+    /// What the source calls its queue: the same for all of its channels.
+    pub(super) label: String,
     /// Whether the queue is of a kind that says how often it delivered a message.
     pub(super) counts_deliveries: bool,
     answers: Mutex<Answers>,
@@ -52,12 +54,14 @@ impl Session {
         channel: lapin::Channel,
         live: Arc<Live>,
         queue: String,
+        label: String,
         counts_deliveries: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             channel,
             live,
             queue,
+            label,
             counts_deliveries,
             answers: Mutex::default(),
             answered: Notify::new(),
