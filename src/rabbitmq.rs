@@ -73,15 +73,16 @@
 //!
 //! A [slot](RabbitMq::claim) and a [subscription](RabbitMq::subscribe) have a queue that the connection which consumes
 //! declares for itself alone. Two connections that claim one slot at the same time never both get it; nor do two sources of
-//! one `RabbitMq`, which the broker would not keep apart. The queue is deleted when its source is closed or dropped.
+//! one `RabbitMq`, which the broker would not keep apart. When the source is closed or dropped the queue is deleted, with what
+//! is in it.
 //!
 //! **Such a queue goes with its connection, and what is in it goes with it**, what waits for a retry too: a message that
 //! was confirmed, and not yet handled, is lost then. It is for what is worth nothing once its consumer is gone. On the next
 //! connection the source makes it again before it consumes, or while it is paused, and tells so
 //! ([`RabbitEvent::QueueRemade`]). In between, what is sent to a slot is `Unroutable`, and what is broadcast is missed.
 //!
-//! A connection that was cut may live on for the broker, for two heartbeats at most. Its slot is `Taken` until then, as it is
-//! where somebody else claimed it meanwhile: the health says so, and each try is told ([`RabbitEvent::SetUpRefused`]), no
+//! A connection that was cut may live on for the broker, until it has missed its heartbeats. Its slot is `Taken` until then, as
+//! it is where somebody else claimed it meanwhile: the health says so, and each try is told ([`RabbitEvent::SetUpRefused`]), no
 //! faster than [`reconnect_delay`](RabbitMqConfig::reconnect_delay). A subscription does not wait for that: its queue has
 //! another name on each connection.
 //!

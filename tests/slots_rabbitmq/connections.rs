@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lapin::types::FieldTable;
 use windlass::codec;
 use windlass::consumer::{ConsumerHandle, QueueConsumer};
 use windlass::handler::{Context, HandlerError};
@@ -14,7 +15,7 @@ use windlass::{Error, ErrorKind};
 use crate::broker_bench::{Told, config, consuming, lost, ms, refused};
 use crate::desk::{claim, connect, names, remade, send};
 use crate::log::Log;
-use crate::rabbit::{Direction, Node, Options, Proxy, bounded, until};
+use crate::rabbit::{Direction, Node, Options, Proxy, QueueType, Raw, Sent, bounded, until};
 
 /// A consumer that writes down what it handled, and with which attempt.
 fn consume(source: RabbitSource) -> (ConsumerHandle, Log<(String, u32)>) {
@@ -147,14 +148,54 @@ async fn a_slot_that_somebody_took_meanwhile_is_taken_in_the_health_until_they_l
     let theirs = crate::desk::next(&first).await;
     assert_eq!(theirs.message.id(), "theirs");
     first.ack(theirs.receipt).await.unwrap();
-    first.close().await.unwrap();
-    second.close().await.unwrap();
-    told.until("says that the queue was made again", 1, remade("lost_2")).await;
+    // The first who receives does so while it is taken.
+    let freed = async {
+        told.until("says that it is taken", 6, taken("lost_2")).await;
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+        told.until("says that the queue was made again", 1, remade("lost_2")).await;
+        deliver(&other, "lost_2", "waited for").await;
+    };
+    let (received, ()) = futures::join!(crate::desk::next(&idle), freed);
+    assert_eq!(received.message.id(), "waited for");
     assert_eq!(idle.health(), Health::Ready);
     deliver(&other, "lost_1", "ours").await;
     until_handled(&handled, "ours").await;
     assert_eq!(handle.health(), Health::Ready);
     assert!(handle.stop().await.is_clean());
+}
+
+// A durable queue may have taken the name, with messages of somebody else's: ending the source must not delete it.
+#[tokio::test]
+async fn a_queue_of_somebody_elses_that_has_the_name_of_a_slot_outlives_the_source() {
+    let node = Node::shared().await;
+    let (proxy, rabbit, told) = proxied(node).await;
+    let (other, raw) = (connect(node).await, Raw::connect(&node.uri()).await);
+    let idle = claim(&rabbit, "usurped", 1).await;
+    let (handle, _) = consume(claim(&rabbit, "usurped", 2).await);
+    told.until("says that it consumes", 1, consuming("usurped_2")).await;
+    proxy.refuse(true).await;
+    proxy.cut().await;
+    for queue in ["usurped_1", "usurped_2"] {
+        until("the broker lets go", || async { (!other.queue_exists(queue).await.unwrap()).then_some(()) })
+            .await;
+        raw.declare(queue, QueueType::Quorum, FieldTable::default()).await;
+        assert_eq!(raw.publish(queue, "keep", b"x").await, Sent::Confirmed);
+    }
+    proxy.refuse(false).await;
+    for queue in ["usurped_1", "usurped_2"] {
+        let (error, _) = told.until("says that it is refused", 2, refused(queue)).await;
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains(queue) && error.to_string().contains("delete it"), "{error}");
+    }
+    assert!(not_ready(idle.health()).contains("usurped_1"));
+    assert!(not_ready(handle.health()).contains("usurped_2"));
+    idle.close().await.unwrap();
+    let _ = handle.stop().await;
+    for queue in ["usurped_1", "usurped_2"] {
+        assert_eq!(raw.count(queue).await, Some((1, 0)), "{queue}");
+        raw.delete(queue).await;
+    }
 }
 
 // BC-44 c: the broker has not noticed yet that the old connection is gone.
