@@ -123,6 +123,8 @@
 //!   the copy that a RabbitMQ adapter publishes will be; whatever comes back without an answer is redelivered.
 
 pub mod backoff;
+#[cfg(feature = "bootstrap")]
+pub mod bootstrap;
 pub mod clock;
 pub mod codec;
 #[cfg(feature = "conformance")]
@@ -131,6 +133,8 @@ pub mod consumer;
 pub mod deliveries;
 pub mod error;
 pub mod handler;
+#[cfg(feature = "bootstrap")]
+pub mod management;
 pub mod memory;
 pub mod message;
 #[cfg(feature = "metrics")]

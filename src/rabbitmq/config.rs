@@ -21,10 +21,11 @@
 //! # Ok::<(), windlass::Error>(())
 //! ```
 
-mod env;
+/// Shared with the client of the management API, which is configured by variables too.
+pub(crate) mod env;
 mod host;
 mod secret;
-mod tls;
+pub(crate) mod tls;
 mod units;
 mod uri;
 mod validate;

@@ -76,44 +76,57 @@ pub(in crate::rabbitmq) fn exclusive_wait_queue(queue: &str, delay: Duration) ->
     format!("{queue}{EXCLUSIVE_INFIX}{}", step_ms(delay))
 }
 
-/// What the wait queue of `queue` for `delay` is declared with. It is durable, neither exclusive nor deleted with its
-/// last consumer: it never has one.
+/// The value of an argument of a wait queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitArgument<'a> {
+    Text(&'a str),
+    Integer(i64),
+}
+
+/// What the wait queue of `queue` for `delay` is declared with, by whoever declares it. It is durable, neither exclusive
+/// nor deleted with its last consumer: it never has one.
 ///
 /// There is no `x-expires`: it would delete the queue with the messages in it, since publishing is no use of a queue.
+pub(crate) fn wait_arguments(queue: &str, delay: Duration) -> [(&'static str, WaitArgument<'_>); 6] {
+    use WaitArgument::{Integer, Text};
+    // The type that the management API makes of a number: a queue that was declared there must count as the same one.
+    let ttl = i64::try_from(step_ms(delay)).unwrap_or(i64::MAX);
+    [
+        // Replicated: a message waits for days in it, and a node goes.
+        ("x-queue-type", Text("quorum")),
+        ("x-message-ttl", Integer(ttl)),
+        // Through the default exchange back to the work queue, which needs no binding that could be missing.
+        ("x-dead-letter-exchange", Text("")),
+        ("x-dead-letter-routing-key", Text(queue)),
+        // The broker's own default moves a message at most once, and loses it where the work queue does not take it.
+        ("x-dead-letter-strategy", Text("at-least-once")),
+        // Which at-least-once insists on. A full wait queue then refuses the copy, and the original stays.
+        ("x-overflow", Text("reject-publish")),
+    ]
+}
+
+/// As [`wait_arguments`], for a declaration over AMQP.
 pub(in crate::rabbitmq) fn arguments(queue: &str, delay: Duration) -> FieldTable {
-    // Replicated: a message waits for days in it, and a node goes.
-    let mut arguments = sends_back("quorum", queue, delay);
-    // The broker's own default moves a message at most once, and loses it where the work queue does not take it.
-    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-    // Which at-least-once insists on. A full wait queue then refuses the copy, and the original stays.
-    arguments.insert("x-overflow".into(), text("reject-publish"));
-    arguments
+    table(wait_arguments(queue, delay))
 }
 
 /// As [`arguments`], for a work queue that belongs to one connection: so does the wait queue, and goes with it. Only a
 /// classic queue can.
 pub(in crate::rabbitmq) fn exclusive_arguments(queue: &str, delay: Duration) -> FieldTable {
-    sends_back("classic", queue, delay)
+    let [_, ttl, exchange, routing_key, ..] = wait_arguments(queue, delay);
+    table([("x-queue-type", WaitArgument::Text("classic")), ttl, exchange, routing_key])
 }
 
-fn sends_back(queue_type: &str, queue: &str, delay: Duration) -> FieldTable {
-    // The type that the management API makes of a number: a queue that was declared there must count as the same one.
-    let ttl = i64::try_from(step_ms(delay)).unwrap_or(i64::MAX);
-    let mut arguments = FieldTable::default();
-    for (name, value) in [
-        ("x-queue-type", text(queue_type)),
-        ("x-message-ttl", AMQPValue::LongLongInt(ttl)),
-        // Through the default exchange back to the work queue, which needs no binding that could be missing.
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text(queue)),
-    ] {
-        arguments.insert(name.into(), value);
+fn table<'a>(arguments: impl IntoIterator<Item = (&'static str, WaitArgument<'a>)>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        let value = match value {
+            WaitArgument::Text(text) => AMQPValue::LongString(LongString::from(text)),
+            WaitArgument::Integer(number) => AMQPValue::LongLongInt(number),
+        };
+        table.insert(name.into(), value);
     }
-    arguments
-}
-
-fn text(text: &str) -> AMQPValue {
-    AMQPValue::LongString(LongString::from(text))
+    table
 }
 
 fn step_ms(delay: Duration) -> u64 {

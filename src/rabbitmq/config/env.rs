@@ -12,7 +12,7 @@ use super::tls::{ClientCertificate, Pem, Tls};
 use super::{RabbitMqConfig, Secret, invalid, uri};
 use crate::error::{Error, Result};
 
-/// Every variable, without its prefix.
+/// Every variable of the adapter, without its prefix.
 const KNOWN: &[&str] = &[
     "URI",
     "HOSTS",
@@ -36,7 +36,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// The variables of the process that carry the prefix.
-pub(super) fn of_process(prefix: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn of_process(prefix: &str) -> Result<Vec<(String, String)>> {
     let prefix = checked(prefix)?;
     let mut found = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -53,9 +53,9 @@ pub(super) fn parse(
     prefix: &str,
     vars: impl IntoIterator<Item = (String, String)>,
 ) -> Result<RabbitMqConfig> {
-    let mut vars = Vars::new(prefix, vars)?;
+    let mut vars = Vars::new(prefix, KNOWN, vars)?;
     let mut config = match vars.take("URI") {
-        Some(text) => uri::parse(&text).map_err(|error| vars.wrong("URI", said_of_uri(&error)))?,
+        Some(text) => uri::parse(&text).map_err(|error| vars.wrong("URI", said_of("uri", &error)))?,
         None => RabbitMqConfig::default(),
     };
     if let Some(hosts) = vars.take("HOSTS") {
@@ -66,7 +66,7 @@ pub(super) fn parse(
     set(&mut config.user, vars.take("USER"));
     set(&mut config.vhost, vars.take("VHOST"));
     set(&mut config.password, password(&mut vars)?);
-    set_tls(&mut config, &mut vars)?;
+    set_tls(&mut config.tls, &mut vars)?;
     set(&mut config.heartbeat, vars.number("HEARTBEAT_SECONDS")?.map(Duration::from_secs));
     set(&mut config.connect_timeout, vars.number("CONNECT_TIMEOUT_MS")?.map(Duration::from_millis));
     set(&mut config.publish_timeout, vars.number("PUBLISH_TIMEOUT_MS")?.map(Duration::from_millis));
@@ -84,20 +84,21 @@ pub(super) fn parse(
     Ok(config)
 }
 
-fn set<T>(field: &mut T, value: Option<T>) {
+pub(crate) fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
     }
 }
 
-/// What the parser said, without the field `uri`, in whose place the variable is named.
-fn said_of_uri(error: &Error) -> String {
+/// What was said of a field, without its name, in whose place the variable is named.
+pub(crate) fn said_of(field: &str, error: &Error) -> String {
     let message = error.message().unwrap_or_default();
-    message.strip_prefix("uri: ").unwrap_or(message).to_owned()
+    let said = message.strip_prefix(field).and_then(|rest| rest.strip_prefix(": "));
+    said.unwrap_or(message).to_owned()
 }
 
 /// The file's last line end is no part of the password: editors and `echo` put one there.
-fn password(vars: &mut Vars) -> Result<Option<Secret>> {
+pub(crate) fn password(vars: &mut Vars) -> Result<Option<Secret>> {
     let password = vars.take("PASSWORD");
     let Some(path) = vars.take("PASSWORD_FILE") else { return Ok(password.map(Secret::from)) };
     if password.is_some() {
@@ -119,7 +120,7 @@ fn password(vars: &mut Vars) -> Result<Option<Secret>> {
 }
 
 /// Each of the variables turns TLS on, whatever the URI says; `TLS=false` turns it off.
-fn set_tls(config: &mut RabbitMqConfig, vars: &mut Vars) -> Result<()> {
+pub(crate) fn set_tls(tls: &mut Option<Tls>, vars: &mut Vars) -> Result<()> {
     let wanted = match vars.take("TLS").as_deref() {
         None => None,
         Some("true") => Some(true),
@@ -141,14 +142,14 @@ fn set_tls(config: &mut RabbitMqConfig, vars: &mut Vars) -> Result<()> {
         if details {
             return Err(vars.wrong("TLS", "is false, but other TLS variables are set; unset them or it"));
         }
-        config.tls = None;
+        *tls = None;
         return Ok(());
     }
     if wanted.is_none() && !details {
         return Ok(());
     }
-    let before = config.tls.take().unwrap_or_default();
-    config.tls = Some(Tls {
+    let before = tls.take().unwrap_or_default();
+    *tls = Some(Tls {
         ca: ca.or(before.ca),
         client: client.or(before.client),
         server_name: server_name.or(before.server_name),
@@ -157,14 +158,19 @@ fn set_tls(config: &mut RabbitMqConfig, vars: &mut Vars) -> Result<()> {
 }
 
 /// The variables with the prefix, by their name behind it.
-struct Vars {
+pub(crate) struct Vars {
     prefix: String,
+    known: &'static [&'static str],
     values: BTreeMap<String, String>,
 }
 
 impl Vars {
-    fn new(prefix: &str, vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let mut all = Self { prefix: checked(prefix)?.to_owned(), values: BTreeMap::new() };
+    pub(crate) fn new(
+        prefix: &str,
+        known: &'static [&'static str],
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let mut all = Self { prefix: checked(prefix)?.to_owned(), known, values: BTreeMap::new() };
         for (full, value) in vars {
             let Some(name) = full.strip_prefix(&all.prefix).and_then(|rest| rest.strip_prefix('_')) else {
                 continue;
@@ -172,7 +178,7 @@ impl Vars {
             if is_service_link(name, &value) {
                 continue;
             }
-            if !KNOWN.contains(&name) {
+            if !known.contains(&name) {
                 return Err(all.unknown(name));
             }
             if value.is_empty() {
@@ -183,11 +189,11 @@ impl Vars {
         Ok(all)
     }
 
-    fn take(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.values.remove(name)
     }
 
-    fn number(&mut self, name: &str) -> Result<Option<u64>> {
+    pub(crate) fn number(&mut self, name: &str) -> Result<Option<u64>> {
         let Some(text) = self.take(name) else { return Ok(None) };
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
@@ -196,12 +202,12 @@ impl Vars {
         }
     }
 
-    fn wrong(&self, name: &str, fix: impl fmt::Display) -> Error {
+    pub(crate) fn wrong(&self, name: &str, fix: impl fmt::Display) -> Error {
         invalid(&format!("{}_{name}", self.prefix), fix.to_string())
     }
 
     fn unknown(&self, name: &str) -> Error {
-        let known = KNOWN.join(", ");
+        let known = self.known.join(", ");
         let fix = format!("is not known; behind {}_ can stand: {known}", self.prefix);
         self.wrong(name, fix)
     }

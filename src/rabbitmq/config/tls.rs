@@ -90,7 +90,7 @@ impl Tls {
     }
 
     /// What [`RabbitMqConfig::validate`](super::RabbitMqConfig::validate) says of this: no file is read.
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.server_name.as_deref().is_some_and(|name| !can_be_certified(name)) {
             return Err(invalid("tls.server_name", "must be a DNS name or an IP address"));
         }
@@ -154,7 +154,7 @@ impl Pem {
         Self::File(path.into())
     }
 
-    fn read(&self, field: &'static str) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, field: &'static str) -> Result<Vec<u8>> {
         match self {
             Self::Text(text) => Ok(text.expose().as_bytes().to_vec()),
             Self::File(path) => fs::read(path).map_err(|error| {
@@ -165,7 +165,7 @@ impl Pem {
     }
 }
 
-fn unfit(field: &'static str, fix: &str, error: impl Into<BoxError>) -> Error {
+pub(crate) fn unfit(field: &'static str, fix: &str, error: impl Into<BoxError>) -> Error {
     invalid(field, fix).with_source(error)
 }
 
@@ -176,7 +176,7 @@ pub(super) fn can_be_certified(name: &str) -> bool {
 
 /// The certificates in a PEM document, of which there must be one. The reader's own errors quote lines of the
 /// document, and are left out: it may be a key by mistake.
-fn certificates(field: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn certificates(field: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
@@ -187,7 +187,7 @@ fn certificates(field: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'s
     }
 }
 
-fn private_key(field: &'static str, pem: &[u8]) -> Result<PrivateKeyDer<'static>> {
+pub(crate) fn private_key(field: &'static str, pem: &[u8]) -> Result<PrivateKeyDer<'static>> {
     let fix = "holds no private key that can be used; it must be PEM, not encrypted: PKCS#8, PKCS#1 or SEC1";
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| invalid(field, fix))
 }
