@@ -68,7 +68,7 @@ pub use plan::{
     EntityKind, Plan, Skipped,
 };
 
-use self::survey::{Step, Survey, Surveyor};
+use self::survey::{Now, Step, Survey, Surveyor};
 use self::wanted::{PUT, Request, Wanted, all_rights};
 use crate::error::{Error, ErrorKind, Result};
 use crate::management::Management;
@@ -160,20 +160,43 @@ impl Bootstrapper {
     }
 
     async fn make(&self, step: &Step) -> Result<()> {
-        let sent = match &step.request {
-            Request::Put(path, body) => self.management.put(PUT, path, body).await,
-            Request::Post(path, body) => self.management.post(PUT, path, body).await,
-        };
-        let made = match sent {
+        let made = match self.send(&step.request).await {
             // Who makes a virtual host is given all rights in it, a moment later; where somebody else made it at the same
             // time, that is them.
             Ok(()) if matches!(step.wanted, Wanted::Vhost) => self.take_rights().await,
             Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Other) => {
-                Err(self.otherwise(&step.wanted, error).await)
+                self.refused(step, error).await
             }
             sent => sent,
         };
         made.map_err(|error| error.with_context("for", step.change.entity.to_string()))
+    }
+
+    async fn send(&self, request: &Request) -> Result<()> {
+        match request {
+            Request::Put(path, body) => self.management.put(PUT, path, body).await,
+            Request::Post(path, body) => self.management.post(PUT, path, body).await,
+        }
+    }
+
+    /// Somebody else may have made it since it was looked for: one that is equal is as good as ours.
+    ///
+    /// Of one that is not, the broker mostly says what differs; 4.0 and 4.3 answer 500 and nothing else where a name in the
+    /// reason is not ASCII. So the thing itself is looked at. That of a failed look says less than the first error.
+    async fn refused(&self, step: &Step, error: Error) -> Result<()> {
+        match self.surveyor().now(&step.wanted).await {
+            Ok(Now::Equal) => Ok(()),
+            // 3.10 refuses one of two that make the same user at once. Now that it is there, this sets its password.
+            Ok(Now::User) if step.change.action == Action::Create => self.send(&step.request).await,
+            Ok(Now::Otherwise(text)) => {
+                let text = format!("it was declared otherwise meanwhile: {text}");
+                Err(Error::new(ErrorKind::Refused, PUT)
+                    .with_message(text)
+                    .with_transient(false)
+                    .with_source(error))
+            }
+            Ok(Now::Missing | Now::User) | Err(_) => Err(error),
+        }
     }
 
     async fn take_rights(&self) -> Result<()> {
@@ -181,27 +204,7 @@ impl Bootstrapper {
         if self.management.permissions_of(vhost, user).await?.is_some() {
             return Ok(());
         }
-        match all_rights(user).request(vhost)? {
-            Request::Put(path, body) | Request::Post(path, body) => {
-                self.management.put(PUT, &path, &body).await
-            }
-        }
-    }
-
-    /// The broker says of most refusals what differs; 4.0 and 4.3 answer 500 and nothing else, where a name in the reason
-    /// is not ASCII. So the thing itself is looked at.
-    async fn otherwise(&self, wanted: &Wanted, error: Error) -> Error {
-        match self.surveyor().difference(wanted).await {
-            Ok(Some(text)) => {
-                let text = format!("it was declared otherwise meanwhile: {text}");
-                Error::new(ErrorKind::Refused, PUT)
-                    .with_message(text)
-                    .with_transient(false)
-                    .with_source(error)
-            }
-            // The first error says more than that of looking.
-            Ok(None) | Err(_) => error,
-        }
+        self.send(&all_rights(user).request(vhost)?).await
     }
 }
 

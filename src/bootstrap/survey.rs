@@ -369,14 +369,34 @@ fn queue_fields(queue: &QueueStatus, wanted: BTreeMap<String, Value>) -> BTreeMa
     fields
 }
 
+/// How a thing is that was refused.
+pub(super) enum Now {
+    Missing,
+    Equal,
+    /// What differs, of an exchange or a queue.
+    Otherwise(String),
+    /// It is there; what of it, is not asked.
+    User,
+}
+
 impl Surveyor<'_> {
-    /// What an exchange or a queue has otherwise, now; `None` where it is not there or equal.
-    pub(super) async fn difference(&self, thing: &Wanted) -> Result<Option<String>> {
-        if !matches!(thing, Wanted::Exchange { .. } | Wanted::Queue(_)) {
-            return Ok(None);
-        }
-        let Found::There(fields) = self.look(thing).await? else { return Ok(None) };
+    pub(super) async fn now(&self, thing: &Wanted) -> Result<Now> {
+        let fields = match thing {
+            Wanted::User { name, .. } => {
+                return Ok(self.management.user(name).await?.map_or(Now::Missing, |_| Now::User));
+            }
+            Wanted::Vhost => self.management.vhost(&self.topology.vhost).await?.map(|_| BTreeMap::new()),
+            // Set, not declared: what is refused of them is never there already.
+            Wanted::Policy(_) | Wanted::Permissions { .. } => None,
+            Wanted::Exchange { .. } | Wanted::Queue(_) | Wanted::Binding { .. } => {
+                match self.look(thing).await? {
+                    Found::There(fields) => Some(fields),
+                    Found::Missing => None,
+                }
+            }
+        };
+        let Some(fields) = fields else { return Ok(Now::Missing) };
         let differences = differences(&fields, &thing.fields());
-        Ok((!differences.is_empty()).then(|| in_words(&differences)))
+        Ok(if differences.is_empty() { Now::Equal } else { Now::Otherwise(in_words(&differences)) })
     }
 }
