@@ -244,13 +244,10 @@ pub(super) fn invalid(field: &str, fix: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Invalid, "configure the management API").with_message(format!("{field}: {fix}"))
 }
 
-/// Without user and password; a URL that was given with them is cut, since no setter looks at it.
+/// Without user and password, and without a URL that was given with them, since no setter looks at it.
 impl fmt::Debug for ManagementConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = match self.url.rsplit_once('@') {
-            Some((_, rest)) => format!("[hidden]@{rest}"),
-            None => self.url.clone(),
-        };
+        let url = if self.url.contains('@') { "[hidden]" } else { &self.url };
         f.debug_struct("ManagementConfig")
             .field("url", &url)
             .field("user", &format_args!("[hidden]"))

@@ -134,12 +134,12 @@ impl Http {
         body: &Value,
     ) -> Result<()> {
         let answer = self.send(operation, method, path, Some(body)).await?;
-        if answer.status.is_success() { Ok(()) } else { Err(self.refusal(operation, &answer)) }
+        if answer.status.is_success() { Ok(()) } else { Err(self.refusal(operation, &answer, Some(body))) }
     }
 
     fn value(&self, operation: &'static str, answer: &Answer) -> Result<Value> {
         if !answer.status.is_success() {
-            return Err(self.refusal(operation, answer));
+            return Err(self.refusal(operation, answer, None));
         }
         serde_json::from_slice(&answer.body).map_err(|error| {
             // The error of serde has a place in the text, and nothing of the text.
@@ -222,8 +222,8 @@ impl Http {
     }
 
     /// The API answered, and it was no.
-    fn refusal(&self, operation: &'static str, answer: &Answer) -> Error {
-        let reason = reason(&answer.body).map(|reason| self.clean(&reason));
+    fn refusal(&self, operation: &'static str, answer: &Answer, asked: Option<&Value>) -> Error {
+        let reason = reason(&answer.body).map(|reason| self.clean(&reason, asked));
         let status = answer.status;
         let (kind, transient) = match status {
             StatusCode::UNAUTHORIZED => (ErrorKind::Unauthorized, false),
@@ -246,13 +246,21 @@ impl Http {
         self.error(kind, operation).with_message(text).with_transient(transient)
     }
 
-    /// Whatever stands at the other end may say what it was sent.
-    fn clean(&self, text: &str) -> String {
+    /// Whatever stands at the other end may say what it was sent: the login, and a new user's password.
+    fn clean(&self, text: &str, asked: Option<&Value>) -> String {
         let (user, password) = (&self.config.user, self.config.password.expose());
-        let mut text = text.replace(&STANDARD.encode(format!("{user}:{password}")), "[hidden]");
+        let mut secrets = vec![STANDARD.encode(format!("{user}:{password}"))];
         // The password of the user guest says nothing that the user's name does not.
-        if !password.is_empty() && !user.contains(password) {
-            text = text.replace(password, "[hidden]");
+        if !user.contains(password) {
+            secrets.push(password.to_owned());
+        }
+        let sent = ["password", "password_hash"].into_iter().filter_map(|field| asked?.get(field)?.as_str());
+        secrets.extend(sent.map(str::to_owned));
+        let mut text = text.to_owned();
+        for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+            // Also as it stands in the JSON that was sent, with some signs escaped.
+            let quoted = Value::from(secret.as_str()).to_string();
+            text = text.replace(quoted.trim_matches('"'), "[hidden]").replace(secret, "[hidden]");
         }
         text.chars().take(LONGEST_REASON).collect()
     }
