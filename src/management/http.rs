@@ -260,15 +260,17 @@ impl Http {
         for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
             // Also as it stands in the JSON that was sent, with some signs escaped.
             let quoted = Value::from(secret.as_str()).to_string();
-            text = text.replace(quoted.trim_matches('"'), "[hidden]").replace(secret, "[hidden]");
+            text = text.replace(&quoted[1..quoted.len() - 1], "[hidden]").replace(secret, "[hidden]");
         }
-        text.chars().take(LONGEST_REASON).collect()
+        // Only now: a secret may have spaces, too.
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        line.chars().take(LONGEST_REASON).collect()
     }
 }
 
 const NOT_THIS: &str = "is there a management API of RabbitMQ at this URL?";
 
-/// What the API gives as the reason, in one line; `None` where the answer is not one of the API's.
+/// What the API gives as the reason; `None` where the answer is not one of the API's.
 fn reason(body: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(body).ok()?;
     let error = answer.get("error")?.as_str()?;
@@ -277,7 +279,7 @@ fn reason(body: &[u8]) -> Option<String> {
         Some(reason) => flat(reason, &mut text),
         None => text.push_str(error),
     }
-    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    Some(text)
 }
 
 /// Some reasons are lists, with text as lists of characters.
@@ -342,9 +344,12 @@ mod tests {
     fn a_reason_is_read_whatever_its_shape() {
         let said = |value: serde_json::Value| reason(value.to_string().as_bytes());
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!(said(json!({"error": "bad_request", "reason": "a\n\nb"})), text("a b"));
+        assert_eq!(said(json!({"error": "bad_request", "reason": "a\n\nb"})), text("a\n\nb"));
         let nested = json!(["invalid_regexp", [40], [[109, 105, 115, 115], 1]]);
-        assert_eq!(said(json!({"error": "bad_request", "reason": nested})), text("invalid_regexp ( miss 1"));
+        assert_eq!(
+            said(json!({"error": "bad_request", "reason": nested})),
+            text("invalid_regexp ( miss 1  ")
+        );
         assert_eq!(said(json!({"error": "x"})), text("x"));
         assert_eq!(said(json!([])), None);
         assert_eq!(reason(b"<html>"), None);

@@ -143,6 +143,27 @@ async fn what_comes_back_too_often_or_finds_no_room_is_dead_lettered() {
     raw.close().await;
 }
 
+/// Moved at most once, as the broker does it by default, it would be gone without a word.
+#[tokio::test]
+async fn a_dead_letter_that_finds_no_queue_is_kept_by_its_stage() {
+    let desk = Desk::new("kept").await;
+    desk.made(&desk.topology()).await;
+    desk.ask("DELETE", "/api/bindings/{vhost}/e/dead-letters/q/orders.dlq/orders", None).await;
+    let raw = Raw::connect(&desk.uri()).await;
+    raw.publish("orders", "m-1", b"x").await;
+    reject_one(&raw.channel().await, "orders").await;
+    until("the stage says that it keeps one dead letter", || async {
+        let queue = desk.ask("GET", "/api/queues/{vhost}/orders", None).await;
+        let figure = |name: &str| queue[name].as_u64();
+        (figure("messages_dlx") == Some(1)
+            && figure("messages") == Some(1)
+            && figure("messages_ready") == Some(0))
+        .then_some(())
+    })
+    .await;
+    raw.close().await;
+}
+
 #[tokio::test]
 async fn a_stage_can_dead_letter_to_another() {
     let desk = Desk::new("onward").await;
