@@ -29,8 +29,8 @@
 //! |---|---|
 //! | `Disconnected` | nobody listens there, or the connection ended before the answer |
 //! | `Timeout` | no whole answer within the time-out |
-//! | `Unauthorized` | 401: a wrong password, or a right that is missing; the broker's reason says which. Not transient |
-//! | `Refused` | 400, 403 and the like, with the broker's reason; a certificate that is not trusted. Not transient |
+//! | `Unauthorized` | 401: the user or the password is wrong. Not transient |
+//! | `Refused` | 400, 403 and the like, with the broker's reason; 401 for a right that is missing; a certificate that is not trusted. Not transient |
 //! | `NotFound` | 404: no such thing, or, on 4.3, no right to its virtual host. Not transient |
 //! | `Other` | 500 and above; or what answers is no management API, which is not transient |
 //! | `Invalid` | a field of the configuration; a name that no URL can carry |

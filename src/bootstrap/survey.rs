@@ -160,8 +160,8 @@ impl Surveyor<'_> {
 
     async fn user(&self, name: &str, thing: &Wanted, survey: &mut Survey) -> Result<()> {
         let Wanted::User { tags: wanted_tags, .. } = thing else { return Ok(()) };
-        let joined = wanted_tags.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-        let by_password = |password: &Secret| json!({"password": password.expose(), "tags": joined});
+        let wanted_tags = tags(wanted_tags);
+        let by_password = |password: &Secret| json!({"password": password.expose(), "tags": wanted_tags});
         let Some(user) = self.management.user(name).await? else {
             let differences = differences(&BTreeMap::new(), &thing.fields());
             if self.password.is_none() {
@@ -195,7 +195,7 @@ impl Surveyor<'_> {
             (Some(password), _) => by_password(password),
             // A user that is put without a password has none afterwards.
             (None, Some((hash, algorithm))) => {
-                json!({"password_hash": hash, "hashing_algorithm": algorithm, "tags": joined})
+                json!({"password_hash": hash, "hashing_algorithm": algorithm, "tags": wanted_tags})
             }
             (None, None) => {
                 let message = format!(

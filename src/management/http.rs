@@ -21,7 +21,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// What an answer may have at most. A page of queues has some hundred kilobytes.
 const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
-/// What of the broker's reason an error repeats.
+/// For how long a connection that nobody uses is kept.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// What of the broker's reason an error repeats, in letters.
 const LONGEST_REASON: usize = 500;
 
 /// Everything but the letters that RFC 3986 leaves alone.
@@ -83,6 +86,8 @@ impl Http {
             // A proxy that the environment names would be given the password.
             .no_proxy()
             .redirect(Policy::none())
+            // The broker closes one after a minute, and a request that meets the end of it would fail.
+            .pool_idle_timeout(IDLE)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
             .tls_backend_preconfigured(client_config(config.tls.as_ref(), encrypted)?);
         let shown = url.as_str().trim_end_matches('/').to_owned();
@@ -226,6 +231,7 @@ impl Http {
         let reason = reason(&answer.body).map(|reason| self.clean(&reason, asked));
         let status = answer.status;
         let (kind, transient) = match status {
+            StatusCode::UNAUTHORIZED if lacks_right(&answer.body) => (ErrorKind::Refused, false),
             StatusCode::UNAUTHORIZED => (ErrorKind::Unauthorized, false),
             StatusCode::NOT_FOUND => (ErrorKind::NotFound, false),
             StatusCode::TOO_MANY_REQUESTS => (ErrorKind::Refused, true),
@@ -237,6 +243,9 @@ impl Http {
             Some(reason) => format!("{} {reason}", status.as_u16()),
             None => status.to_string(),
         };
+        if status == StatusCode::UNAUTHORIZED && kind == ErrorKind::Refused {
+            text.push_str("; the login is right, and this user lacks a tag, or a right in the virtual host");
+        }
         if status.is_redirection() {
             let _ =
                 write!(text, "; it points elsewhere, and no password is sent there: set `url` to that place");
@@ -269,6 +278,13 @@ impl Http {
 }
 
 const NOT_THIS: &str = "is there a management API of RabbitMQ at this URL?";
+
+/// Whether a 401 is that of a user who may not do this, which the API writes in another spelling than that of a login that
+/// it does not accept (`not_authorized`); so on 3.10, 4.0 and 4.3.
+fn lacks_right(body: &[u8]) -> bool {
+    let answer = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    answer.get("error").and_then(Value::as_str) == Some("not_authorised")
+}
 
 /// What the API gives as the reason; `None` where the answer is not one of the API's.
 fn reason(body: &[u8]) -> Option<String> {

@@ -93,15 +93,19 @@ async fn who_may_not_is_told_so_once_and_nothing_is_made() {
     let desk = Desk::new("rights").await;
     let topology = desk.topology();
     let user = format!("looker of {}", desk.vhost);
-    for (tags, password) in [("monitoring", "right"), ("management", "right"), ("administrator", "wrong")] {
+    for (tags, password, expected) in [
+        ("", "right", ErrorKind::Refused),
+        ("monitoring", "right", ErrorKind::Refused),
+        ("management", "right", ErrorKind::Refused),
+        ("administrator", "wrong", ErrorKind::Unauthorized),
+    ] {
         let body = json!({"password": "right", "tags": tags});
         desk.ask("PUT", &format!("/api/users/{}", segment(&user)), Some(&body)).await;
         let config = config(desk.node).with_user(&user).with_password(password);
         let bootstrapper =
             Bootstrapper::new(Management::new(config).unwrap(), topology.clone()).user_password(PASSWORD);
         let error = bounded("apply", bootstrapper.apply()).await.expect_err("it may not");
-        let kind = error.error.kind();
-        assert_eq!(kind, ErrorKind::Unauthorized, "{tags}: {error}");
+        assert_eq!(error.error.kind(), expected, "{tags}: {error}");
         assert!(!error.error.is_transient());
         assert!(error.done.is_empty(), "{tags}: {error}");
     }
@@ -127,4 +131,30 @@ async fn an_administrator_without_rights_in_the_virtual_host_says_that_it_takes_
     );
     bounded("apply", bootstrapper.apply()).await.expect("it may now");
     assert!(bootstrapper.plan().await.unwrap().is_clean());
+}
+
+/// Rights that it has are left as they are, also where they are not enough.
+#[tokio::test]
+async fn an_administrator_with_too_few_rights_is_told_what_it_may_not_do() {
+    let desk = Desk::new("few-rights").await;
+    desk.raw.put_vhost(&desk.vhost).await;
+    let admin = format!("admin of {}", desk.vhost);
+    let body = json!({"password": "right", "tags": "administrator"});
+    desk.ask("PUT", &format!("/api/users/{}", segment(&admin)), Some(&body)).await;
+    let path = format!("/api/permissions/{{vhost}}/{}", segment(&admin));
+    let few = json!({"configure": "^$", "write": ".*", "read": ".*"});
+    desk.ask("PUT", &path, Some(&few)).await;
+    let config = config(desk.node).with_user(&admin).with_password("right");
+    let management = Management::new(config).unwrap();
+    let bootstrapper = Bootstrapper::new(management, desk.topology()).user_password(PASSWORD);
+    let error = bounded("apply", bootstrapper.apply()).await.expect_err("it may not");
+    assert_eq!(error.error.kind(), ErrorKind::Refused, "{error}");
+    assert!(!error.error.is_transient(), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("exchange \"all\"") && text.contains("lacks a tag, or a right in the virtual host"),
+        "{text}"
+    );
+    assert_eq!(error.done.len(), 2, "the user and its permissions are not within the virtual host");
+    assert_eq!(desk.ask("GET", &path, None).await["configure"], "^$");
 }

@@ -39,6 +39,20 @@ async fn each_refusal_has_its_kind_and_the_brokers_reason() {
     }
 }
 
+/// Both are 401; the API tells them apart by the spelling of one word.
+#[tokio::test]
+async fn a_wrong_password_and_a_missing_right_are_told_apart() {
+    for (word, kind) in [
+        ("not_authorized", ErrorKind::Unauthorized),
+        ("not_authorised", ErrorKind::Refused),
+        ("anything else", ErrorKind::Unauthorized),
+    ] {
+        let error = asked(Reply::json(401, &json!({"error": word, "reason": "no"}))).await;
+        assert_eq!((error.kind(), error.is_transient()), (kind, false), "{error}");
+        assert_eq!(error.to_string().contains("lacks a tag"), kind == ErrorKind::Refused, "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_no_management_api_is_told_as_such_and_not_asked_again() {
     let hint = "is there a management API of RabbitMQ at this URL?";
