@@ -22,8 +22,9 @@ use lapin::BasicProperties;
 pub use properties::{Delivered, Properties};
 
 pub(in crate::rabbitmq) use self::{
+    attempt::{HandedBack, handed_back},
     broker::breaks_the_broker,
-    copies::{NoCopy, dead_letter_copy, outgoing, retry_copy},
+    copies::{NoCopy, dead_letter_copy, outgoing, redriven_copy, retry_copy, same_copy},
     guard::{Guard, Guarded},
     received::{Received, received},
 };

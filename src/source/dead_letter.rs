@@ -49,6 +49,15 @@ impl DeadLetter {
         headers
     }
 
+    /// For adapters: takes all that [`stamp`](Self::stamp) writes out of the headers, for a copy that lives again.
+    #[must_use]
+    pub fn unstamp(mut headers: Headers) -> Headers {
+        for name in [CAUSE, DETAIL, ATTEMPTS, QUEUE, AT] {
+            headers.remove(name);
+        }
+        headers
+    }
+
     /// What is written on `message`; `None` where it bears no cause. Fields that are missing or of another type are
     /// read as one attempt, an unnamed queue and the Unix epoch.
     pub fn of(message: &Message) -> Option<Self> {
@@ -88,6 +97,7 @@ mod tests {
         assert_eq!(DeadLetter::of(&copy), Some(letter));
         assert_eq!(copy.headers().get("shard"), Some(&HeaderValue::I32(3)));
         assert_eq!(DeadLetter::of(&message), None);
+        assert_eq!(DeadLetter::unstamp(copy.headers().clone()), *message.headers());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Counting: which attempt a delivery is, by a header of our own, and how often the broker says it delivered it.
 
 use super::headers::kind;
-use crate::message::{HeaderValue, Headers};
+use crate::message::{HeaderValue, Headers, Message};
 
 /// Our own header with the number of the attempt. No `x-` before it: that namespace is the broker's.
 pub(super) const ATTEMPT: &str = "windlass-attempt";
@@ -52,6 +52,31 @@ pub(super) fn delivery_count(headers: &Headers, redelivered: bool) -> Option<u64
     let before = headers.get(ACQUIRED_COUNT).or_else(|| headers.get(DELIVERY_COUNT))?;
     // Ours is one more: the broker counts those that came to nothing.
     before.as_i64().and_then(|before| u64::try_from(before).ok())?.checked_add(1)
+}
+
+/// What a queue does when a message is given back to it once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::rabbitmq) enum HandedBack {
+    /// Not known: it never came back, or the queue is a classic one.
+    Unknown,
+    /// It adds one to the count that it holds against its delivery limit, which stands at this.
+    Counted(u64),
+    /// Nothing, where the message is requeued; a channel that ends counts. RabbitMQ from 4.3 on.
+    Free,
+}
+
+/// How its queue counts what is handed back, by what it wrote on `message`. On a first delivery the headers are a
+/// publisher's.
+pub(in crate::rabbitmq) fn handed_back(message: &Message) -> HandedBack {
+    let number = |name| {
+        let count = message.headers().get(name).and_then(HeaderValue::as_i64);
+        count.and_then(|count| u64::try_from(count).ok())
+    };
+    match (message.redelivered(), number(ACQUIRED_COUNT), number(DELIVERY_COUNT)) {
+        (true, Some(_), _) => HandedBack::Free,
+        (true, None, Some(count)) => HandedBack::Counted(count),
+        _ => HandedBack::Unknown,
+    }
 }
 
 #[cfg(test)]

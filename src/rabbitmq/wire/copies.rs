@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Outgoing;
 use super::attempt::{ATTEMPT, attempt_value};
-use super::broker::{SENDER_SELECTED, clean, tells_how_it_came};
+use super::broker::{SENDER_SELECTED, clean, tells_how_it_came, tells_of_death};
 use super::draft::{DROPPED, Draft, TooLarge};
 use super::guard::UNREADABLE;
 use super::properties::{Delivered, Properties, invalid};
@@ -63,6 +63,39 @@ pub(in crate::rabbitmq) fn dead_letter_copy(
     draft.finish(frame_max).map_err(invalid_size)
 }
 
+/// The copy of a dead letter that is sent back to be tried again: the same bytes, typed headers and properties, and
+/// nothing of how it died or how often it was tried, so that it is counted from 1 and a second death is read right.
+///
+/// # Errors
+///
+/// `Invalid` where it does not fit into a frame any more.
+pub(in crate::rabbitmq) fn redriven_copy(message: &Message, frame_max: u32) -> Result<Outgoing> {
+    let mut headers = message.headers().clone();
+    clean(&mut headers, message, None);
+    let deaths: Vec<String> =
+        headers.names().filter(|name| tells_of_death(name)).map(str::to_owned).collect();
+    for name in deaths {
+        headers.remove(&name);
+    }
+    headers.remove(ATTEMPT);
+    let headers = DeadLetter::unstamp(headers);
+    Draft::of_received(message, &carried(message), &headers)?.finish(frame_max).map_err(invalid_size)
+}
+
+/// The copy of a message that takes its place in the same queue: with all that was noted of its death, and its count.
+///
+/// # Errors
+///
+/// `Invalid` where it does not fit into a frame any more.
+pub(in crate::rabbitmq) fn same_copy(message: &Message, frame_max: u32) -> Result<Outgoing> {
+    let mut headers = message.headers().clone();
+    clean(&mut headers, message, None);
+    if message.attempt() > 1 {
+        headers.insert(ATTEMPT, attempt_value(message.attempt()));
+    }
+    Draft::of_received(message, &carried(message), &headers)?.finish(frame_max).map_err(invalid_size)
+}
+
 /// What a publisher sends: what was sent, and nothing of how it came. Persistent, unless its [`Properties`] say
 /// otherwise. A received message goes on with the properties that it had, except its user, expiration, CC and BCC.
 ///
@@ -102,7 +135,7 @@ mod tests {
 
     use super::super::samples::{delivery, frame_len, headers, nested, parsed, short, table_of};
     use super::super::{Outgoing, received};
-    use super::{NoCopy, dead_letter_copy, outgoing, retry_copy};
+    use super::{NoCopy, dead_letter_copy, outgoing, redriven_copy, retry_copy, same_copy};
     use crate::error::ErrorKind;
     use crate::message::{HeaderValue, Headers, Message};
     use crate::rabbitmq::Properties;
@@ -227,6 +260,28 @@ mod tests {
         let own =
             ["windlass-attempts", "windlass-cause", "windlass-cause-detail", "windlass-dead-lettered-at"];
         assert_eq!(names, [&["shard"], &own[..], &["windlass-origin-queue"]].concat());
+    }
+
+    #[test]
+    fn a_redriven_message_is_as_it_was_before_it_died() {
+        let alive = came(full(), &[("shard", 3_i32)].into_iter().collect());
+        let dead = again(dead_letter_copy(&alive, &letter(&alive), 0).expect("no limit"));
+        let dead = dead.with_header("x-death", deaths(2)).with_header("x-last-death-queue", "orders");
+        let copy = redriven_copy(&dead.with_attempt(3), 0).expect("no limit");
+        assert_eq!((copy.properties.user_id(), copy.properties.delivery_mode()), (&None, &Some(2)));
+        let copy = again(copy);
+        assert_eq!((copy.id(), copy.body(), copy.headers()), ("m-1", alive.body(), alive.headers()));
+        assert_eq!((copy.attempt(), DeadLetter::of(&copy)), (1, None));
+    }
+
+    #[test]
+    fn a_message_that_takes_its_own_place_keeps_its_death_and_its_count() {
+        let alive = came(full(), &Headers::new());
+        let dead = again(dead_letter_copy(&alive, &letter(&alive), 0).expect("no limit"));
+        let dead = dead.with_header("x-death", deaths(2)).with_attempt(3);
+        let counted = dead.clone().with_header("x-delivery-count", 20_i64);
+        let copy = again(same_copy(&counted, 0).expect("no limit"));
+        assert_eq!((copy.headers(), copy.attempt(), copy.id()), (dead.headers(), 3, "m-1"));
     }
 
     #[test]
