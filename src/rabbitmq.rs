@@ -144,6 +144,7 @@
 
 pub mod config;
 mod connect;
+pub mod dead_letters;
 mod declare;
 mod error;
 mod event;
