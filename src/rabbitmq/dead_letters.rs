@@ -13,8 +13,8 @@
 //! for dead in letters.peek(NonZeroUsize::new(20).unwrap()).await?.messages {
 //!     println!("{} {:?} {:?}", dead.message.id(), dead.death.cause, dead.death.at);
 //! }
-//! let options = RedriveOptions::new().cause("retry_exhausted");
-//! let report = letters.redrive(options, &CancellationToken::new(), |progress| {
+//! let (options, cancel) = (RedriveOptions::new().cause("retry_exhausted"), CancellationToken::new());
+//! let report = letters.redrive(options, &cancel, |progress| {
 //!     println!("{} of {}", progress.looked_at, progress.ready);
 //! });
 //! println!("{} were sent back", report.await?.moved);
@@ -59,6 +59,9 @@
 //! | counts against the limit | no | yes | yes | only the first time |
 //! | the default limit | | none | 20 | 20 |
 //! | the order | stays | stays | stays | stays |
+//!
+//! A loss of the connection counts on all of them. The order is not promised where the connection goes, or where a future
+//! is dropped, or where somebody else consumes the queue.
 //!
 //! So give dead-letter queues a high limit, with a policy that sets `delivery-limit` to 1000000 or more; it takes effect at
 //! once, on all series. Do not set the argument `x-delivery-limit` to -1: RabbitMQ 3.10 takes it, and drops each message
