@@ -7,12 +7,16 @@
 //!
 //! What comes of it is a [`Guarded`] handler, which a consumer takes as it takes any other; its circuit breaker is its
 //! [`readiness`](Handler::readiness).
+//!
+//! [`Onward`] is for workers that send messages because of those that they get: what the handler returns is published and
+//! confirmed first, and only then is its message acked.
 
 mod breaker;
 mod concurrency;
 mod context;
 mod error;
 mod guarded;
+mod onward;
 mod policies;
 mod readiness;
 mod retry;
@@ -30,6 +34,7 @@ pub use context::Context;
 pub(crate) use error::panic_text;
 pub use error::{Direction, Failure, HandlerError};
 pub use guarded::Guarded;
+pub use onward::{Onward, Outgoing};
 pub use policies::Policies;
 pub use readiness::{Readiness, ReadinessFlag};
 pub use retry::Retry;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 pub use traced::Traced;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
 
 /// Where messages are sent to: one broker.
@@ -27,11 +27,32 @@ pub trait Publisher: Send + Sync + 'static {
     ///
     /// Dropping the future leaves it open whether the broker took the message.
     fn publish(&self, queue: &str, message: Message) -> impl Future<Output = Result<()>> + Send;
+
+    /// Sends `message` to all who listen to `exchange`, each of whom gets a copy, and resolves when the broker has
+    /// confirmed that it has it. Nobody need listen.
+    ///
+    /// # Errors
+    ///
+    /// As for [`publish`](Self::publish), but that `NotFound` says that there is no such exchange. `Unsupported` where
+    /// the broker, or its adapter, has no such thing; that is what this does unless an adapter overrides it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the broker took the message.
+    fn broadcast(&self, exchange: &str, message: Message) -> impl Future<Output = Result<()>> + Send {
+        let _ = message;
+        let error = Error::new(ErrorKind::Unsupported, "broadcast").with_context("exchange", exchange);
+        std::future::ready(Err(error))
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<P: Publisher> Publisher for Arc<P> {
     fn publish(&self, queue: &str, message: Message) -> impl Future<Output = Result<()>> + Send {
         (**self).publish(queue, message)
+    }
+
+    fn broadcast(&self, exchange: &str, message: Message) -> impl Future<Output = Result<()>> + Send {
+        (**self).broadcast(exchange, message)
     }
 }

@@ -95,6 +95,10 @@ impl<P: Publisher> Publisher for Traced<P> {
     async fn publish(&self, queue: &str, message: Message) -> Result<()> {
         self.publish_with(queue, message, |publisher, message| publisher.publish(queue, message)).await
     }
+
+    async fn broadcast(&self, exchange: &str, message: Message) -> Result<()> {
+        self.publish_with(exchange, message, |publisher, message| publisher.broadcast(exchange, message)).await
+    }
 }
 
 impl<P: fmt::Debug> fmt::Debug for Traced<P> {
