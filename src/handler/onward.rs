@@ -150,9 +150,8 @@ impl<P: Publisher, H> Onward<P, H> {
                 Some(Err(error)) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(()), |error| {
-            Err(error.with_message(format!("{confirmed} of {total} were confirmed")))
-        })
+        failed
+            .map_or(Ok(()), |error| Err(error.with_message(format!("{confirmed} of {total} were confirmed"))))
     }
 
     async fn send_one(&self, ready: Ready) -> Result<()> {

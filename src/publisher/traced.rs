@@ -97,7 +97,8 @@ impl<P: Publisher> Publisher for Traced<P> {
     }
 
     async fn broadcast(&self, exchange: &str, message: Message) -> Result<()> {
-        self.publish_with(exchange, message, |publisher, message| publisher.broadcast(exchange, message)).await
+        self.publish_with(exchange, message, |publisher, message| publisher.broadcast(exchange, message))
+            .await
     }
 }
 
