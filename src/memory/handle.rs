@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::queue::{Changes, Queue, put};
+use super::queue::{Changes, Queue};
 use super::source::MemorySource;
 use super::state::{FaultPoint, QueueCounts};
 use crate::clock::{Clock, SystemClock, TEST_BOUND, within};
@@ -24,15 +24,19 @@ impl MemoryQueue {
         &self.0.name
     }
 
-    /// A source that pulls from this queue, one message at a time.
+    /// A source that pulls from this queue, one message at a time. Of a queue that is somebody's own, a
+    /// [slot](super::MemoryBroker::claim) or a [subscription](super::MemoryBroker::subscribe), it gets nothing: its
+    /// `receive` fails with `Taken`.
     pub fn source(&self) -> MemorySource {
         MemorySource::of(self.clone())
     }
 
-    /// Puts a message into the queue, whatever the fault script says; a publisher is
-    /// [`MemoryBroker::publisher`](super::MemoryBroker::publisher).
+    /// Puts a message into the queue, whatever the fault script says. A queue that is full or was deleted does not take
+    /// it, without a word; whoever wants to be told uses a
+    /// [publisher](super::MemoryBroker::publisher).
     pub fn publish(&self, message: Message) {
-        put(&mut self.0.lock(), &message);
+        // What was refused shows in the counts, at which those look who publish by hand.
+        let _ = self.0.put(&mut self.0.lock(), &message);
     }
 
     /// The queue of the dead letters of this one.
@@ -148,10 +152,12 @@ impl MemoryQueue {
 
     /// Cuts the connection of every source of this queue: what is in flight comes back, to the front and in order,
     /// and its receipts are stale. The sources connect again by themselves.
+    ///
+    /// A queue that is somebody's own, a [slot](super::MemoryBroker::claim) or a
+    /// [subscription](super::MemoryBroker::subscribe), goes with its connection, as on RabbitMQ: what waits in it and what
+    /// is in flight is gone. It is made again at once, for the same source; only what waits for a retry's delay is kept.
     pub fn cut(&self) {
-        let mut whole = self.0.lock_swept();
-        whole.cut();
-        whole.locked.everything_moved();
+        self.0.cut();
     }
 }
 

@@ -22,12 +22,32 @@ pub(super) struct Queue {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) lease: Option<Duration>,
     pub(super) order: RequeueOrder,
+    /// As it was made.
+    pub(super) options: QueueOptions,
+    /// It is one claimant's or one subscriber's: nobody else pulls from it, and it ends with its connection.
+    pub(super) exclusive: bool,
     parts: Parts,
     /// A message is there, or the time at which the next one is due has changed.
     pub(super) arrived: Notify,
     pub(super) changes: Arc<Changes>,
     broker: Weak<Broker>,
+    dead_letter_to: DeadLetterTo,
     dead_letters: OnceLock<Arc<Queue>>,
+}
+
+/// Where the dead letters of a queue go.
+pub(super) enum DeadLetterTo {
+    /// To the queue of this name.
+    Queue(String),
+    /// Nowhere: the message is gone. Who looks for them nevertheless is shown the queue of this name.
+    Nowhere(String),
+}
+
+impl DeadLetterTo {
+    /// To `<name>.dlq`.
+    pub(super) fn own(name: &str) -> Self {
+        Self::Queue(format!("{name}.dlq"))
+    }
 }
 
 /// What a queue has from its broker.
@@ -46,17 +66,36 @@ pub(super) struct Changes {
 }
 
 impl Queue {
-    pub(super) fn new(name: &str, options: QueueOptions, surroundings: Surroundings) -> Self {
+    /// A queue that anybody may use.
+    pub(super) fn shared(name: &str, options: QueueOptions, surroundings: Surroundings) -> Self {
+        Self::new(name, options, DeadLetterTo::own(name), false, surroundings)
+    }
+
+    /// A queue of somebody's own.
+    pub(super) fn exclusive(name: &str, dead_letter_to: DeadLetterTo, surroundings: Surroundings) -> Self {
+        Self::new(name, QueueOptions::new(), dead_letter_to, true, surroundings)
+    }
+
+    fn new(
+        name: &str,
+        options: QueueOptions,
+        dead_letter_to: DeadLetterTo,
+        exclusive: bool,
+        surroundings: Surroundings,
+    ) -> Self {
         let Surroundings { clock, changes, broker } = surroundings;
         Self {
             name: name.to_owned(),
             clock,
             lease: options.lease,
             order: options.requeue_order,
+            options,
+            exclusive,
             parts: Parts::new(options),
             arrived: Notify::new(),
             changes,
             broker,
+            dead_letter_to,
             dead_letters: OnceLock::new(),
         }
     }
@@ -95,8 +134,77 @@ impl Queue {
         if let Some(error) = state.fault(FaultPoint::Publish) {
             return Err(error);
         }
-        put(&mut state, message);
+        self.put(&mut state, message)
+    }
+
+    /// Puts a message into this queue, of which `state` is the state, unless it was deleted or is full.
+    pub(super) fn put(&self, state: &mut Locked<'_>, message: &Message) -> Result<()> {
+        if state.is_restricted() {
+            self.put_restricted(state, message)?;
+        } else {
+            state.publish(Arc::clone(message.content()));
+        }
+        state.news.one = true;
+        state.news.changed = true;
         Ok(())
+    }
+
+    #[cold]
+    fn put_restricted(&self, state: &mut Locked<'_>, message: &Message) -> Result<()> {
+        if let Some(error) = self.refusal(state, "publish") {
+            return Err(error);
+        }
+        state.publish_limited(message.content(), self.clock.now());
+        // Who waits must know when the next one is too old.
+        state.news.all |= state.has_age_limit();
+        Ok(())
+    }
+
+    /// Why the queue takes no message now, where it does not.
+    fn refusal(&self, state: &Locked<'_>, operation: &'static str) -> Option<Error> {
+        let refused = |kind, text| Some(self.error(kind, operation).with_message(text));
+        if state.deleted {
+            refused(ErrorKind::Unroutable, "the queue was deleted")
+        } else if state.is_full() {
+            refused(ErrorKind::Refused, "the queue is full")
+        } else {
+            None
+        }
+    }
+
+    /// Deletes what is in the queue, and the queue until it is [revived](Self::revive); how many messages that were.
+    /// Those that wait for one are not told yet: whoever calls this may hold a lock of the broker.
+    pub(super) fn delete(&self) -> usize {
+        let mut whole = self.lock_all();
+        whole.deleted = true;
+        whole.drop_all(false)
+    }
+
+    /// The queue is there again, and empty.
+    pub(super) fn revive(&self) {
+        self.lock_all().deleted = false;
+    }
+
+    pub(super) fn is_deleted(&self) -> bool {
+        self.lock().deleted
+    }
+
+    /// Everybody who waits looks again.
+    pub(super) fn wake_all(&self) {
+        self.arrived.notify_waiters();
+        self.tell();
+    }
+
+    /// Cuts the connection of every source. An exclusive queue goes with its connection, and is made again at once; what
+    /// waits for a delay does so elsewhere.
+    pub(super) fn cut(&self) {
+        let mut whole = self.lock_swept();
+        if self.exclusive {
+            whole.drop_all(true);
+        } else {
+            whole.cut();
+        }
+        whole.locked.everything_moved();
     }
 
     /// `open` is asked under a lock that ending the session takes too, so that a session which ends at the same time
@@ -137,6 +245,9 @@ impl Queue {
         if !open() {
             return Err(self.error(ErrorKind::Closed, "receive"));
         }
+        if whole.deleted {
+            return Err(self.error(ErrorKind::NotFound, "receive").with_message("the queue was deleted"));
+        }
         if let Some(error) = whole.fault(FaultPoint::Receive) {
             return Err(error);
         }
@@ -176,23 +287,30 @@ impl Queue {
 
     pub(super) fn nack(&self, receipt: &MemoryReceipt, reason: NackReason) -> Result<()> {
         // Looked up before the lock is taken: making the dead-letter queue takes the broker's lock.
-        let dead_letters = matches!(reason, NackReason::DeadLetter { .. }).then(|| self.dead_letters());
+        let kept = matches!(self.dead_letter_to, DeadLetterTo::Queue(_));
+        let is_dead = matches!(reason, NackReason::DeadLetter { .. });
+        let dead_letters = (is_dead && kept).then(|| self.dead_letters());
         let cause = reason.cause().clone();
         let mut whole = self.lock_swept();
         if let Some(error) = whole.fault(FaultPoint::Nack) {
             return Err(self.failed_settle(&mut whole, receipt, error));
         }
         let due = whole.next_due();
-        let mut dead = None;
+        // Locks are taken from a queue to its dead-letter queue only, never the other way.
+        let mut dead = dead_letters.as_deref().map(|queue| (queue, queue.lock()));
+        // Asked before the message is taken out of this one.
+        if let Some(error) = dead.as_ref().and_then(|(queue, state)| queue.refusal(state, "nack")) {
+            return Err(self.failed_settle(&mut whole, receipt, error));
+        }
         match whole.nack(receipt, reason, self.clock.now()) {
             None => return Err(self.error(ErrorKind::Stale, "nack")),
             Some(Nacked::Dead(message)) => {
                 let letter = DeadLetter::new(cause, &message, &self.name, self.clock.wall());
                 let headers = letter.stamp(message.headers().clone());
-                // Locks are taken from a queue to its dead-letter queue only, never the other way.
-                dead = dead_letters.as_deref().map(Queue::lock);
-                if let Some(dead) = &mut dead {
-                    put(dead, &message.with_headers(headers));
+                match &mut dead {
+                    // There is room, as was seen above.
+                    Some((queue, state)) => queue.put(state, &message.with_headers(headers))?,
+                    None => whole.counts.dropped += 1,
                 }
             }
             Some(Nacked::Kept) => {
@@ -202,7 +320,7 @@ impl Queue {
         }
         whole.locked.news.changed = true;
         // Both queues are unlocked, and only then the news of either are told.
-        let _dead_news = dead.map(Locked::unlock);
+        let _dead_news = dead.map(|(_, state)| state.unlock());
         drop(whole);
         Ok(())
     }
@@ -254,14 +372,15 @@ impl Queue {
         self.dead_letters.get().map(|dead| &**dead)
     }
 
+    /// The dead-letter queue; made anew where somebody deleted it.
     pub(super) fn dead_letters(&self) -> Arc<Queue> {
-        Arc::clone(self.dead_letters.get_or_init(|| {
-            let name = format!("{}.dlq", self.name);
+        let (DeadLetterTo::Queue(name) | DeadLetterTo::Nowhere(name)) = &self.dead_letter_to;
+        let known = self.dead_letters.get_or_init(|| {
             match self.broker.upgrade() {
-                Some(broker) => broker.queue(&name),
+                Some(broker) => broker.queue(name),
                 // The broker is gone but for this queue: its dead letters are still looked at from here.
-                None => Arc::new(Queue::new(
-                    &name,
+                None => Arc::new(Queue::shared(
+                    name,
                     QueueOptions::new(),
                     Surroundings {
                         clock: Arc::clone(&self.clock),
@@ -270,12 +389,10 @@ impl Queue {
                     },
                 )),
             }
-        }))
+        });
+        match self.broker.upgrade() {
+            Some(broker) if known.is_deleted() => broker.queue(name),
+            _ => Arc::clone(known),
+        }
     }
-}
-
-pub(super) fn put(state: &mut Locked<'_>, message: &Message) {
-    state.publish(Arc::clone(message.content()));
-    state.news.one = true;
-    state.news.changed = true;
 }

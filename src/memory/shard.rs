@@ -103,6 +103,11 @@ impl Shard {
         if self.get(slot)?.tag == tag { self.remove(slot) } else { None }
     }
 
+    /// Gives up all that is in flight; how much that was.
+    pub(super) fn clear(&mut self) -> usize {
+        std::mem::take(&mut self.in_flight).len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.in_flight.len()
     }

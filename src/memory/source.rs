@@ -8,14 +8,15 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::MemoryBroker;
+use super::exclusive::Hold;
 use super::handle::{MemoryQueue, wait_until};
 use super::state::MemoryReceipt;
 use crate::clock::{Clock, after};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::source::{Capabilities, Delivery, Health, MessageSource, NackReason};
 
 /// A source on a queue in this process. Clones share one session: closing one closes all, and what they hold goes back
-/// when the last is dropped.
+/// when the last is dropped. So does a slot or a subscription end.
 #[derive(Clone)]
 pub struct MemorySource(Arc<Session>);
 
@@ -24,6 +25,8 @@ struct Session {
     queue: MemoryQueue,
     prefetch: usize,
     idle: Option<Duration>,
+    /// Of a queue of its own, which is given up with the last source that has this.
+    hold: Option<Arc<Hold>>,
     /// Set under the queue's lock, so that nothing is taken once it is set.
     closed: AtomicBool,
     /// Wakes those who wait when the session is closed.
@@ -37,17 +40,25 @@ impl MemorySource {
     }
 
     pub(super) fn of(queue: MemoryQueue) -> Self {
-        Self::open(queue, 0, None)
+        Self::open(queue, None, 0, None)
     }
 
-    fn open(queue: MemoryQueue, prefetch: usize, idle: Option<Duration>) -> Self {
+    /// A source on a queue of its own.
+    pub(super) fn held(queue: MemoryQueue, hold: Arc<Hold>) -> Self {
+        Self::open(queue, Some(hold), 0, None)
+    }
+
+    fn open(queue: MemoryQueue, hold: Option<Arc<Hold>>, prefetch: usize, idle: Option<Duration>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        // On a queue that is somebody else's nothing is ever taken.
+        let shut_out = queue.0.exclusive && hold.is_none();
         Self(Arc::new(Session {
+            hold,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             queue,
             prefetch,
             idle,
-            closed: AtomicBool::new(false),
+            closed: AtomicBool::new(shut_out),
             closing: CancellationToken::new(),
         }))
     }
@@ -56,14 +67,14 @@ impl MemorySource {
     /// received or released, as push-based brokers do. 0, the default, takes one as it is received.
     #[must_use]
     pub fn with_prefetch(self, prefetch: usize) -> Self {
-        Self::open(self.0.queue.clone(), prefetch, self.0.idle)
+        Self::open(self.0.queue.clone(), self.0.hold.clone(), prefetch, self.0.idle)
     }
 
     /// A new source on the same queue whose `receive` returns `Ok(None)` when nothing came for `idle`. By default it
     /// waits for as long as it is not cancelled.
     #[must_use]
     pub fn with_idle(self, idle: Duration) -> Self {
-        Self::open(self.0.queue.clone(), self.0.prefetch, Some(idle))
+        Self::open(self.0.queue.clone(), self.0.hold.clone(), self.0.prefetch, Some(idle))
     }
 
     /// The queue behind this source: to publish to it, look into it, and make it fail.
@@ -71,9 +82,18 @@ impl MemorySource {
         &self.0.queue
     }
 
+    /// Which slot it is, where it [claimed](MemoryBroker::claim) one.
+    pub fn slot(&self) -> Option<u32> {
+        self.0.hold.as_ref()?.slot()
+    }
+
     fn take(&self) -> Result<Option<Delivery<MemoryReceipt>>> {
         let session = &*self.0;
-        session.queue.0.take(session.id, session.prefetch, || !session.closed.load(Ordering::Relaxed))
+        let taken =
+            session.queue.0.take(session.id, session.prefetch, || !session.closed.load(Ordering::Relaxed));
+        taken.map_err(|error| {
+            if session.is_shut_out() { session.queue.0.error(ErrorKind::Taken, "receive") } else { error }
+        })
     }
 
     async fn wait(&self, cancel: &CancellationToken) -> Result<Option<Delivery<MemoryReceipt>>> {
@@ -147,11 +167,24 @@ impl MessageSource for MemorySource {
     }
 
     async fn close(&self) -> Result<()> {
-        self.0.end()
+        let ended = self.0.end();
+        if let Some(hold) = &self.0.hold {
+            hold.release();
+        }
+        ended
     }
 
     fn health(&self) -> Health {
-        if self.0.closed.load(Ordering::Relaxed) { Health::Closed } else { Health::Ready }
+        let not_ready = |reason: &str| Health::NotReady { reason: reason.to_owned() };
+        if self.0.is_shut_out() {
+            not_ready("the queue is somebody else's")
+        } else if self.0.closed.load(Ordering::Relaxed) {
+            Health::Closed
+        } else if self.0.queue.0.is_deleted() {
+            not_ready("the queue was deleted")
+        } else {
+            Health::Ready
+        }
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -167,6 +200,10 @@ impl MessageSource for MemorySource {
 }
 
 impl Session {
+    fn is_shut_out(&self) -> bool {
+        self.queue.0.exclusive && self.hold.is_none()
+    }
+
     fn end(&self) -> Result<()> {
         let ended = self.queue.0.end_session(self.id, || self.closed.store(true, Ordering::Relaxed));
         self.closing.cancel();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::broker::QueueOptions;
+use super::limits::Limits;
 use crate::error::Error;
 use crate::message::{Content, Message};
 use crate::source::{Delivery, NackReason, RequeueOrder};
@@ -84,6 +85,9 @@ pub struct QueueCounts {
     pub nacked: u64,
     /// How many deliveries came back without an answer so far: cut, closed, released, lease over, settle failed.
     pub returned: u64,
+    /// How many are gone without an answer so far: over a limit of the queue, too old, or in a queue that was deleted or
+    /// lost its connection with what was in it.
+    pub dropped: u64,
 }
 
 /// What was taken; made into a delivery once the queue is unlocked.
@@ -116,6 +120,9 @@ pub(super) struct State {
     /// What sources have taken and not yet passed on, by session.
     pub(super) buffers: BTreeMap<u64, VecDeque<MemoryReceipt>>,
     faults: VecDeque<(FaultPoint, Error)>,
+    /// It was deleted: it takes nothing and gives nothing until it is made again.
+    pub(super) deleted: bool,
+    pub(super) limits: Option<Box<Limits>>,
     pub(super) nacked: VecDeque<(Stored, NackReason)>,
     /// But for what the shards know better.
     pub(super) counts: QueueCounts,
@@ -132,6 +139,8 @@ impl State {
             leases: BTreeMap::new(),
             buffers: BTreeMap::new(),
             faults: VecDeque::new(),
+            deleted: false,
+            limits: Limits::of(&options),
             nacked: VecDeque::new(),
             counts: QueueCounts::default(),
         }
@@ -139,19 +148,24 @@ impl State {
 
     /// Whether anything here waits for time to pass, so that callers can skip asking the clock.
     pub(super) fn is_timed(&self) -> bool {
-        self.lease.is_some() || !self.delayed.is_empty()
+        self.lease.is_some() || !self.delayed.is_empty() || self.has_age_limit()
     }
 
     /// See [`Shard::quick`](super::shard::Shard::quick).
     pub(super) fn is_quick(&self) -> bool {
-        !self.is_timed() && self.faults.is_empty()
+        !self.is_timed() && self.faults.is_empty() && !self.deleted
     }
 
-    /// When the next delay or lease ends.
+    /// Whether a message is not simply taken.
+    pub(super) fn is_restricted(&self) -> bool {
+        self.deleted || self.limits.is_some()
+    }
+
+    /// When the next delay or lease ends, or a message is too old.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let delay = self.delayed.first_key_value().map(|((due, _), _)| *due);
         let lease = self.leases.first_key_value().map(|((until, _), _)| *until);
-        delay.into_iter().chain(lease).min()
+        delay.into_iter().chain(lease).chain(self.next_expiry()).min()
     }
 
     pub(super) fn publish(&mut self, content: Arc<Content>) {

@@ -33,7 +33,8 @@ impl<'a> Whole<'a> {
         Self { parts, shards, locked }
     }
 
-    /// Brings back what is due: delays that ended, leases that ran out. True when something came.
+    /// Brings back what is due: delays that ended, leases that ran out; and drops what is too old. True when something
+    /// came or went.
     pub(super) fn sweep(&mut self, now: Instant) -> bool {
         let mut came = false;
         while let Some(entry) = self.locked.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -51,7 +52,7 @@ impl<'a> Whole<'a> {
         }
         came |= !expired.is_empty();
         self.bring_back(expired);
-        came
+        came | self.expire(now)
     }
 
     /// Delivers the next message to `session`, through its buffer where it prefetches.
@@ -119,6 +120,7 @@ impl<'a> Whole<'a> {
     /// `None` when the receipt is stale; else what the history has no more room for.
     pub(super) fn ack(&mut self, receipt: &MemoryReceipt) -> Option<Forgotten> {
         let stored = self.settle(receipt)?;
+        self.forget_arrival(&stored.content);
         let number = self.parts.next_ack();
         Some(self.shards[index_of(receipt.slot)].remember(number, stored, self.parts.history))
     }
@@ -155,7 +157,10 @@ impl<'a> Whole<'a> {
                 }
                 Nacked::Kept
             }
-            NackReason::DeadLetter { .. } => Nacked::Dead(stored.message()),
+            NackReason::DeadLetter { .. } => {
+                self.forget_arrival(&stored.content);
+                Nacked::Dead(stored.message())
+            }
         };
         keep(&mut self.locked.nacked, (stored, reason), self.parts.history);
         Some(after)
@@ -207,6 +212,20 @@ impl<'a> Whole<'a> {
     pub(super) fn cut(&mut self) {
         self.buffers.clear();
         self.bring_back(self.all_in_flight().map(|(slot, _)| slot).collect());
+    }
+
+    /// Everything is gone, but for what waits for a delay where that is kept; how much that was.
+    pub(super) fn drop_all(&mut self, keep_delayed: bool) -> usize {
+        let in_flight: usize = self.shards.iter_mut().map(|shard| shard.clear()).sum();
+        self.leases.clear();
+        self.buffers.clear();
+        let mut dropped = in_flight + std::mem::take(&mut self.ready).len();
+        if !keep_delayed {
+            dropped += std::mem::take(&mut self.delayed).len();
+            self.forget_arrivals();
+        }
+        self.counts.dropped += dropped as u64;
+        dropped
     }
 
     /// Deliveries come back without an answer: to the front, in the order in which they were delivered.
