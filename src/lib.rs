@@ -125,6 +125,7 @@
 pub mod backoff;
 #[cfg(feature = "bootstrap")]
 pub mod bootstrap;
+pub mod broker;
 pub mod clock;
 pub mod codec;
 #[cfg(feature = "conformance")]

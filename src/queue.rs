@@ -101,6 +101,7 @@
 //! }
 //! ```
 
+mod delete;
 mod name;
 mod send;
 mod slot;
@@ -109,6 +110,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+pub use delete::DeleteQueue;
 pub use name::{LONGEST_NAME, check_name};
 pub use send::PublisherExt;
 pub use slot::Slot;

@@ -177,11 +177,11 @@ use futures::future::try_join;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use crate::queue::DeleteQueue;
 pub use config::{RabbitMqConfig, Secret};
 pub use connect::ConfigProvider;
 pub use event::{ConnectionState, RabbitEvent, Role};
 pub use publisher::RabbitPublisher;
-pub use queues::DeleteQueue;
 pub use source::{DeadLetterTo, QueueType, RabbitReceipt, RabbitSource, SourceOptions};
 pub use wire::{Delivered, Properties};
 

@@ -12,11 +12,14 @@ use windlass::clock::ControlledClock;
 use windlass::consumer::RetryPolicy;
 use windlass::memory::{MemoryBroker, MemoryReceipt, MemorySource, QueueOptions};
 use windlass::message::Message;
-use windlass::queue::Slot;
+use windlass::queue::{DeleteQueue, Slot};
 use windlass::source::{DeadLetter, Delivery, Health, MessageSource, NackReason};
 use windlass::{Context, ErrorKind, HandlerError, Publisher, QueueConsumer};
 
 use support::{SECOND, ids, ms, prompt, publish, stop_on};
+
+/// Whatever is in it, and whoever consumes it.
+const ALL: DeleteQueue = DeleteQueue::new().if_empty(false).if_unused(false);
 
 const FAMILY: &str = "websockets-transport";
 
@@ -49,7 +52,7 @@ async fn a_slot_is_its_claimants_alone() {
     assert_eq!(taken.kind(), ErrorKind::Taken);
     assert_eq!(taken.to_string(), "claim: taken by somebody else: slot 7 (family websockets-transport)");
     assert_eq!(broker.source("websockets-transport_7").unwrap_err().kind(), ErrorKind::Taken);
-    assert_eq!(broker.delete_queue("websockets-transport_7").unwrap_err().kind(), ErrorKind::Taken);
+    assert_eq!(broker.delete_queue("websockets-transport_7", ALL).unwrap_err().kind(), ErrorKind::Taken);
 
     // A handle is for looking; a source by it gets nothing, and closing it frees nothing.
     send(&broker, "websockets-transport_7", "m-1").await.unwrap();
@@ -157,12 +160,12 @@ async fn a_cut_ends_what_is_in_the_slot_and_the_claimant_keeps_it() {
     source.nack(second.receipt, NackReason::retry_after(SECOND, "later")).await.unwrap();
     source.queue().cut();
     assert_eq!(source.ack(first.receipt).await.unwrap_err().kind(), ErrorKind::Stale);
-    assert_eq!((source.queue().counts().pending, source.queue().counts().dropped), (0, 2));
+    assert_eq!((source.queue().counts().pending, source.queue().counts().dropped), (0, 3));
     assert_eq!(broker.claim(FAMILY, Slot::Number(1)).unwrap_err().kind(), ErrorKind::Taken);
     send(&broker, "websockets-transport_1", "m-4").await.unwrap();
     assert_eq!(receive(&source).await.unwrap().message.id(), "m-4");
     clock.advance(SECOND).await;
-    assert_eq!(receive(&source).await.unwrap().message.id(), "m-2", "its delay was kept elsewhere");
+    assert_eq!(source.queue().counts().delivered, 3, "what waited for a delay is gone too");
 }
 
 #[tokio::test]
@@ -227,8 +230,8 @@ async fn a_deleted_queue_is_told_to_those_who_wait_and_comes_back_when_it_is_mad
     let held = receive(&source).await.unwrap();
     let retried = receive(&source).await.unwrap();
     source.nack(retried.receipt, NackReason::retry_after(SECOND, "later")).await.unwrap();
-    assert_eq!(broker.delete_queue("orders").unwrap(), Some(4), "waiting, delayed and in hand");
-    assert_eq!(broker.delete_queue("orders").unwrap(), None);
+    assert_eq!(broker.delete_queue("orders", ALL).unwrap(), Some(4), "waiting, delayed and in hand");
+    assert_eq!(broker.delete_queue("orders", ALL).unwrap(), None);
     assert_eq!((broker.queue_exists("orders"), queue.counts().dropped), (false, 4));
     assert_eq!(source.ack(held.receipt).await.unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(receive(&source).await.unwrap_err().kind(), ErrorKind::NotFound);
@@ -247,16 +250,41 @@ async fn a_deleted_queue_is_told_to_those_who_wait_and_comes_back_when_it_is_mad
         }
     });
     queue.until(|queue| queue.counts().acked == 1).await.unwrap();
-    assert_eq!(broker.delete_queue("orders").unwrap(), Some(0));
+    assert_eq!(broker.delete_queue("orders", ALL).unwrap(), Some(0));
     let (id, told) = prompt(waits).await.unwrap();
     assert_eq!((id.as_str(), told.unwrap_err().kind()), ("m-6", ErrorKind::NotFound));
+}
+
+#[tokio::test]
+async fn a_queue_in_use_or_with_messages_is_deleted_only_on_demand() {
+    let (_, broker) = broker();
+    let queue = broker.queue("orders");
+    publish(&queue, 2);
+    let source = queue.source();
+    let delete = |options| broker.delete_queue("orders", options);
+    for (options, text) in [
+        (DeleteQueue::new(), "2 messages"),
+        (DeleteQueue::new().if_empty(false), "1 consumers"),
+        (DeleteQueue::new().if_unused(false), "2 messages"),
+    ] {
+        let error = delete(options).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (ErrorKind::Refused, false));
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    for clone in [source.clone(), source] {
+        clone.close().await.unwrap();
+        drop(clone);
+    }
+    assert_eq!(delete(DeleteQueue::new().if_empty(false)).unwrap(), Some(2));
+    broker.queue("orders");
+    assert_eq!(delete(DeleteQueue::new()).unwrap(), Some(0));
 }
 
 #[tokio::test]
 async fn a_queue_that_is_made_again_otherwise_is_another_one() {
     let (_, broker) = broker();
     let old = broker.queue("orders");
-    broker.delete_queue("orders").unwrap();
+    broker.delete_queue("orders", ALL).unwrap();
     let new = broker.declare("orders", QueueOptions::new().with_lease(ms(100)));
     send(&broker, "orders", "m-1").await.unwrap();
     assert_eq!((old.counts().pending, new.counts().pending), (0, 1));
@@ -277,7 +305,7 @@ async fn a_consumer_goes_on_once_its_queue_is_there_again() {
     .unwrap();
     send(&broker, "orders", "m-1").await.unwrap();
     queue.until(|queue| queue.counts().acked == 1).await.unwrap();
-    broker.delete_queue("orders").unwrap();
+    broker.delete_queue("orders", ALL).unwrap();
     clock.advance(SECOND).await;
     broker.queue("orders");
     send(&broker, "orders", "m-2").await.unwrap();
@@ -296,7 +324,7 @@ async fn a_dead_letter_never_goes_into_a_queue_that_was_deleted() {
         send(&broker, "orders", id).await.unwrap();
         let delivery = receive(&source).await.unwrap();
         source.nack(delivery.receipt, NackReason::dead_letter("x")).await.unwrap();
-        assert_eq!(broker.delete_queue("orders.dlq").unwrap(), Some(1));
+        assert_eq!(broker.delete_queue("orders.dlq", ALL).unwrap(), Some(1));
     }
     send(&broker, "orders", "m-3").await.unwrap();
     let delivery = receive(&source).await.unwrap();

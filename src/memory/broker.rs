@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
 use crate::publisher::Publisher;
+use crate::queue::DeleteQueue;
 use crate::source::RequeueOrder;
 
 /// Queues in this process, on one clock. Cheap to clone.
@@ -170,18 +171,20 @@ impl MemoryBroker {
         self.0.find(queue).is_some()
     }
 
-    /// Deletes a queue with what is in it; how many messages that were. `None` where there is no such queue.
+    /// Deletes a queue, as far as `options` allow; how many messages went with it, those in hand and those that wait for a
+    /// delay among them. `None` where there is no such queue. Its dead-letter queue is another, and stays.
     ///
     /// Sources that pull from it are told by `NotFound`, and their receipts are stale. Once a queue of this name is made
     /// again, as it was, they and all handles are on that one.
     ///
     /// # Errors
     ///
-    /// `Taken` where it is somebody's own.
-    pub fn delete_queue(&self, queue: &str) -> Result<Option<usize>> {
+    /// `Refused` where the options do not allow it; each source that is open counts as one who consumes. `Taken` where it
+    /// is somebody's own.
+    pub fn delete_queue(&self, queue: &str, options: DeleteQueue) -> Result<Option<usize>> {
         let mut registry = self.0.lock();
-        if let Some(held) = registry.find(queue).filter(|queue| queue.exclusive) {
-            return Err(held.error(ErrorKind::Taken, "delete"));
+        if let Some(found) = registry.find(queue) {
+            found.check_delete(options)?;
         }
         let deleted = registry.delete(queue);
         drop(registry);

@@ -154,8 +154,8 @@ impl MemoryQueue {
     /// and its receipts are stale. The sources connect again by themselves.
     ///
     /// A queue that is somebody's own, a [slot](super::MemoryBroker::claim) or a
-    /// [subscription](super::MemoryBroker::subscribe), goes with its connection, as on RabbitMQ: what waits in it and what
-    /// is in flight is gone. It is made again at once, for the same source; only what waits for a retry's delay is kept.
+    /// [subscription](super::MemoryBroker::subscribe), goes with its connection, as on RabbitMQ: what waits in it, for a
+    /// retry too, and what is in flight is gone. It is made again at once, for the same source.
     pub fn cut(&self) {
         self.0.cut();
     }

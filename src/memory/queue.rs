@@ -15,6 +15,7 @@ use super::whole::{Nacked, Whole};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
+use crate::queue::DeleteQueue;
 use crate::source::{DeadLetter, Delivery, NackReason, RequeueOrder};
 
 pub(super) struct Queue {
@@ -30,6 +31,8 @@ pub(super) struct Queue {
     /// A message is there, or the time at which the next one is due has changed.
     pub(super) arrived: Notify,
     pub(super) changes: Arc<Changes>,
+    /// How many sources are open on it.
+    pub(super) sources: AtomicUsize,
     broker: Weak<Broker>,
     dead_letter_to: DeadLetterTo,
     dead_letters: OnceLock<Arc<Queue>>,
@@ -94,6 +97,7 @@ impl Queue {
             parts: Parts::new(options),
             arrived: Notify::new(),
             changes,
+            sources: AtomicUsize::new(0),
             broker,
             dead_letter_to,
             dead_letters: OnceLock::new(),
@@ -172,12 +176,31 @@ impl Queue {
         }
     }
 
+    /// Whether the queue may be deleted.
+    pub(super) fn check_delete(&self, options: DeleteQueue) -> Result<()> {
+        const OPERATION: &str = "delete queue";
+        if self.exclusive {
+            return Err(self.error(ErrorKind::Taken, OPERATION));
+        }
+        let refused = |text: String| {
+            Err(self.error(ErrorKind::Refused, OPERATION).with_message(text).with_transient(false))
+        };
+        let (messages, sources) = (self.ready(), self.sources.load(Ordering::Relaxed));
+        if options.if_empty && messages > 0 {
+            return refused(format!("{messages} messages are in it: `if_empty(false)` deletes them with it"));
+        }
+        if options.if_unused && sources > 0 {
+            return refused(format!("it has {sources} consumers: `if_unused(false)` takes it from them"));
+        }
+        Ok(())
+    }
+
     /// Deletes what is in the queue, and the queue until it is [revived](Self::revive); how many messages that were.
     /// Those that wait for one are not told yet: whoever calls this may hold a lock of the broker.
     pub(super) fn delete(&self) -> usize {
         let mut whole = self.lock_all();
         whole.deleted = true;
-        whole.drop_all(false)
+        whole.drop_all()
     }
 
     /// The queue is there again, and empty.
@@ -189,18 +212,22 @@ impl Queue {
         self.lock().deleted
     }
 
+    /// How many messages are ready, delayed ones not among them.
+    pub(super) fn ready(&self) -> usize {
+        self.lock().ready.len()
+    }
+
     /// Everybody who waits looks again.
     pub(super) fn wake_all(&self) {
         self.arrived.notify_waiters();
         self.tell();
     }
 
-    /// Cuts the connection of every source. An exclusive queue goes with its connection, and is made again at once; what
-    /// waits for a delay does so elsewhere.
+    /// Cuts the connection of every source. An exclusive queue goes with its connection, and is made again at once.
     pub(super) fn cut(&self) {
         let mut whole = self.lock_swept();
         if self.exclusive {
-            whole.drop_all(true);
+            whole.drop_all();
         } else {
             whole.cut();
         }

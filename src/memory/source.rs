@@ -1,8 +1,8 @@
 //! One consumer of one queue.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,19 @@ use crate::source::{Capabilities, Delivery, Health, MessageSource, NackReason};
 /// when the last is dropped. So does a slot or a subscription end.
 #[derive(Clone)]
 pub struct MemorySource(Arc<Session>);
+
+/// A source that is not kept open by this.
+pub(crate) struct WeakSource(Weak<Session>);
+
+impl WeakSource {
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(crate) fn upgrade(&self) -> Option<MemorySource> {
+        self.0.upgrade().map(MemorySource)
+    }
+}
 
 struct Session {
     id: u64,
@@ -52,6 +65,9 @@ impl MemorySource {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         // On a queue that is somebody else's nothing is ever taken.
         let shut_out = queue.0.exclusive && hold.is_none();
+        if !shut_out {
+            queue.0.sources.fetch_add(1, Ordering::Relaxed);
+        }
         Self(Arc::new(Session {
             hold,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -80,6 +96,10 @@ impl MemorySource {
     /// The queue behind this source: to publish to it, look into it, and make it fail.
     pub fn queue(&self) -> &MemoryQueue {
         &self.0.queue
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakSource {
+        WeakSource(Arc::downgrade(&self.0))
     }
 
     /// Which slot it is, where it [claimed](MemoryBroker::claim) one.
@@ -205,7 +225,12 @@ impl Session {
     }
 
     fn end(&self) -> Result<()> {
-        let ended = self.queue.0.end_session(self.id, || self.closed.store(true, Ordering::Relaxed));
+        let ended = self.queue.0.end_session(self.id, || {
+            // Any number of tasks may close it.
+            if !self.closed.swap(true, Ordering::Relaxed) {
+                self.queue.0.sources.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
         self.closing.cancel();
         ended
     }

@@ -214,16 +214,14 @@ impl<'a> Whole<'a> {
         self.bring_back(self.all_in_flight().map(|(slot, _)| slot).collect());
     }
 
-    /// Everything is gone, but for what waits for a delay where that is kept; how much that was.
-    pub(super) fn drop_all(&mut self, keep_delayed: bool) -> usize {
+    /// Everything is gone; how much that was.
+    pub(super) fn drop_all(&mut self) -> usize {
         let in_flight: usize = self.shards.iter_mut().map(|shard| shard.clear()).sum();
         self.leases.clear();
         self.buffers.clear();
-        let mut dropped = in_flight + std::mem::take(&mut self.ready).len();
-        if !keep_delayed {
-            dropped += std::mem::take(&mut self.delayed).len();
-            self.forget_arrivals();
-        }
+        let ready = std::mem::take(&mut self.ready).len();
+        let dropped = in_flight + ready + std::mem::take(&mut self.delayed).len();
+        self.forget_arrivals();
         self.counts.dropped += dropped as u64;
         dropped
     }

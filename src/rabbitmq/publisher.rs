@@ -113,6 +113,11 @@ impl Publisher for RabbitPublisher {
         let outgoing = self.outgoing(&message)?;
         self.0.lanes().publish(Address::queue(queue), outgoing).await
     }
+
+    async fn broadcast(&self, exchange: &str, message: Message) -> Result<()> {
+        // The method of its own, which comes first.
+        self.broadcast(exchange, message).await
+    }
 }
 
 impl fmt::Debug for RabbitPublisher {

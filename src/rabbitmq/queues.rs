@@ -7,41 +7,7 @@ use super::declare::check_short;
 use super::error;
 use super::look_up::{Entity, look_up, standing};
 use crate::error::{Error, ErrorKind, Result};
-
-/// What [`RabbitMq::delete_queue`] may delete. By default only a queue that is empty and that nobody consumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[must_use]
-pub struct DeleteQueue {
-    if_empty: bool,
-    if_unused: bool,
-}
-
-impl DeleteQueue {
-    /// Only a queue that is empty and that nobody consumes.
-    pub fn new() -> Self {
-        Self { if_empty: true, if_unused: true }
-    }
-
-    /// Only while no messages are ready in it; on by default. Off, the messages are deleted with it.
-    pub fn if_empty(mut self, yes: bool) -> Self {
-        self.if_empty = yes;
-        self
-    }
-
-    /// Only while nobody consumes it; on by default. Off, its consumers are cancelled, and what they have in hand is
-    /// deleted with it.
-    pub fn if_unused(mut self, yes: bool) -> Self {
-        self.if_unused = yes;
-        self
-    }
-}
-
-impl Default for DeleteQueue {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+use crate::queue::DeleteQueue;
 
 impl RabbitMq {
     /// Whether there is a queue of this name, be it one that belongs to another connection alone.
