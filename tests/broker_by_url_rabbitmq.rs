@@ -15,7 +15,7 @@ use rabbit::{Node, bounded};
 
 async fn prepare(node: &Node) {
     let fanout = serde_json::json!({ "type": "fanout", "durable": true, "auto_delete": false });
-    let (status, said) = node.management().request("PUT", "exchanges/%2F/all", Some(&fanout)).await;
+    let (status, said) = node.management().request("PUT", "/api/exchanges/%2F/all", Some(&fanout)).await;
     assert!(status == 201 || status == 204, "{status} {said}");
     let rabbit = bounded("connecting", RabbitMq::connect(RabbitMqConfig::from_uri(&node.uri()).unwrap()));
     let rabbit = rabbit.await.unwrap();
