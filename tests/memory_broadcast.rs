@@ -38,7 +38,7 @@ async fn everybody_gets_a_copy_from_his_subscription_on() {
     publisher.broadcast("all", message("m-1")).await.unwrap();
     let second = broker.subscribe("all").unwrap();
     publisher.broadcast("all", message("m-2")).await.unwrap();
-    assert_eq!((first.queue_name(), first.slot()), ("all", None));
+    assert_eq!((first.queue_name(), first.slot()), ("all.subscriber", None));
     assert_eq!(ids(&first.queue().pending()), ["m-1", "m-2"]);
     assert_eq!(ids(&second.queue().pending()), ["m-2"]);
     let (one, two) = (receive(&first).await.unwrap(), receive(&second).await.unwrap());

@@ -84,7 +84,7 @@ impl MemoryBroker {
     /// [broadcast](crate::Publisher::broadcast) from here on.
     ///
     /// The queue has no name by which others find it, and is deleted with what is in it when the source is closed or
-    /// dropped. The source goes by the name of the exchange. What is given up is dropped: everybody has a copy, and this
+    /// dropped. The source calls it `<exchange>.subscriber`. What is given up is dropped: everybody has a copy, and this
     /// one would outlive its queue.
     ///
     /// # Errors
@@ -92,7 +92,8 @@ impl MemoryBroker {
     /// `NotFound` where nobody [declared](Self::declare_exchange) the exchange.
     pub fn subscribe(&self, exchange: &str) -> Result<MemorySource> {
         let dead_letter_to = DeadLetterTo::Nowhere(format!("{exchange}.{}.dlq", Uuid::new_v4()));
-        let queue = Arc::new(Queue::exclusive(exchange, dead_letter_to, self.0.surroundings()));
+        let name = format!("{exchange}.subscriber");
+        let queue = Arc::new(Queue::exclusive(&name, dead_letter_to, self.0.surroundings()));
         if !self.0.lock().bind(exchange, &queue) {
             return Err(Error::new(ErrorKind::NotFound, "subscribe").with_context("exchange", exchange));
         }

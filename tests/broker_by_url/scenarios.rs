@@ -94,6 +94,7 @@ pub(crate) async fn a_broadcast_reaches_everybody_and_nobody(broker: &Broker) {
     let publisher = broker.publisher();
     publisher.broadcast("all", message("m-0")).await.unwrap();
     let (one, two) = (broker.subscribe("all").await.unwrap(), broker.subscribe("all").await.unwrap());
+    assert_eq!((one.queue_name(), one.slot()), ("all.subscriber", None));
     publisher.broadcast("all", message("m-1")).await.unwrap();
     for source in [&one, &two] {
         let delivery = receive(source).await.unwrap();
