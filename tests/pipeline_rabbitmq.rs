@@ -88,9 +88,8 @@ async fn one_command_makes_the_topology_and_every_line_arrives() {
 #[tokio::test]
 async fn a_killed_broker_costs_no_line_that_was_confirmed() {
     let node = Node::start(Options::new()).await;
-    let mut settings = Settings::default();
-    settings.broker = node.uri();
-    settings.management = Some(management_of(&node));
+    let management = Some(management_of(&node));
+    let settings = Settings { broker: node.uri(), management, ..Settings::default() };
     let broker = bounded("preparing", pipeline::prepare(&settings)).await.unwrap();
     node.flush().await;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
