@@ -1,5 +1,8 @@
 //! A topology as data: read from documents, written back, and checked without a broker.
 
+// Clippy takes the helpers of a test for code that is shipped.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -391,12 +394,12 @@ fn a_policy_that_cannot_be_right_is_refused() {
         ("message-ttl", Argument::Text("60000".to_owned()), "a whole number, not \"60000\""),
         ("expires", Argument::Integer(0), "from 1"),
         ("max-length", Argument::Integer(-5), "from 0"),
+        ("delivery-limit", Argument::Integer(-1), "a high number"),
         ("delivery-limit", Argument::Integer(-2), "from 0"),
     ] {
         let field = format!("policies[0].definition.{key}");
         refused(&with(Policy::new("a", "^a").with(key, value)), &field, text);
     }
-    assert_eq!(with(Policy::new("a", "^a").with("delivery-limit", -1_i64)).problems(), []);
     let twice = with(Policy::new("a", "^a").with("expires", 5_u32))
         .with_policy(Policy::new("a", "^b").with("expires", 5_u32));
     assert_eq!(twice.problems().len(), 2);

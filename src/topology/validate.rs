@@ -294,8 +294,11 @@ impl Found<'_> {
             "message-ttl" => 0..=LONGEST_MS,
             "expires" => 1..=LONGEST_MS,
             "max-length" | "max-length-bytes" => 0..=i64::MAX.unsigned_abs(),
-            // -1 is no limit, from RabbitMQ 4.0 on.
-            "delivery-limit" if value.as_integer() == Some(-1) => return,
+            "delivery-limit" if value.as_integer() == Some(-1) => {
+                let text = "is no limit from RabbitMQ 4.0 on, and none at all on 3.10, which then drops what comes \
+                            back once: give a high number, such as 1000000";
+                return self.add(field, text);
+            }
             "delivery-limit" => 0..=u64::from(i32::MAX.unsigned_abs()),
             _ => return,
         };
