@@ -248,39 +248,39 @@ impl RabbitMq {
     ///
     /// Safe: dropping the future ends the tries.
     pub async fn connect_on(config: impl Into<ConfigProvider>, clock: impl Clock) -> Result<Self> {
-        let clock: Arc<dyn Clock> = Arc::new(clock);
-        let (provider, events) = (config.into(), Events::new());
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let link = |role| {
-            let (provider, events) = (provider.clone(), events.clone());
-            let options =
-                LinkOptions { role, clock: Arc::clone(&clock), events, provider, stop: stop.clone() };
-            Link::start(options, &tasks)
-        };
-        let (consume, publish) = (link(Role::Consume), link(Role::Publish));
-        let lanes =
-            Lanes::new(publish.clone(), consume.clone(), Arc::clone(&clock), tasks.clone(), stop.clone());
-        let (closing, sources) = (CancellationToken::new(), TaskTracker::new());
-        let claims = Claims::default();
-        let rabbit = Self(Arc::new(Handle {
-            clock,
-            events,
-            consume,
-            publish,
-            lanes,
-            claims,
-            closing,
-            stop,
-            sources,
-            tasks,
-        }));
-        match try_join(rabbit.0.consume.live(), rabbit.0.publish.live()).await {
-            Ok(_) => Ok(rabbit),
+        let rabbit = Self::start(config.into(), Arc::new(clock));
+        match rabbit.stands().await {
+            Ok(()) => Ok(rabbit),
             Err(error) => {
                 rabbit.disconnect().await;
                 Err(error)
             }
         }
+    }
+
+    /// As [`connect`](Self::connect), for a program that somebody waits for: each host is tried once, and where none can be
+    /// reached that is the error. A connection that is lost later comes back all the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect), and what the last host failed with: `Disconnected`, `Timeout`, ...
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropping the future ends the tries.
+    pub async fn connect_once(config: impl Into<ConfigProvider>) -> Result<Self> {
+        let rabbit = Self::start(config.into(), Arc::new(SystemClock));
+        let Handle { consume, publish, .. } = &*rabbit.0;
+        // Only waits are lost here.
+        let failed = tokio::select! {
+            biased;
+            stands = rabbit.stands() => stands.err(),
+            error = consume.first_failure() => Some(error),
+            error = publish.first_failure() => Some(error),
+        };
+        let Some(error) = failed else { return Ok(rabbit) };
+        rabbit.disconnect().await;
+        Err(error)
     }
 
     /// A source on `queue`; [`open`](SourceOptions::open) opens it.
@@ -376,6 +376,40 @@ impl RabbitMq {
         tasks.close();
         // A connection that does not close by then has no socket any more.
         let _ = within(&**clock, END_BOUND, tasks.wait()).await;
+    }
+
+    /// Starts the tasks that keep the connections.
+    fn start(provider: ConfigProvider, clock: Arc<dyn Clock>) -> Self {
+        let events = Events::new();
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let link = |role| {
+            let (provider, events) = (provider.clone(), events.clone());
+            let options =
+                LinkOptions { role, clock: Arc::clone(&clock), events, provider, stop: stop.clone() };
+            Link::start(options, &tasks)
+        };
+        let (consume, publish) = (link(Role::Consume), link(Role::Publish));
+        let lanes =
+            Lanes::new(publish.clone(), consume.clone(), Arc::clone(&clock), tasks.clone(), stop.clone());
+        let (closing, sources) = (CancellationToken::new(), TaskTracker::new());
+        let claims = Claims::default();
+        Self(Arc::new(Handle {
+            clock,
+            events,
+            consume,
+            publish,
+            lanes,
+            claims,
+            closing,
+            stop,
+            sources,
+            tasks,
+        }))
+    }
+
+    /// Waits until both connections stand.
+    async fn stands(&self) -> Result<()> {
+        try_join(self.0.consume.live(), self.0.publish.live()).await.map(drop)
     }
 
     fn clock(&self) -> &dyn Clock {

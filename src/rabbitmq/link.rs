@@ -218,6 +218,26 @@ impl Link {
         self.0.state.borrow().clone()
     }
 
+    /// Why a try failed, as soon as one has.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub(super) async fn first_failure(&self) -> Error {
+        let mut state = self.0.state.subscribe();
+        loop {
+            match &*state.borrow_and_update() {
+                ConnectionState::Retrying { error, .. } | ConnectionState::Fatal(error) => {
+                    return error.clone();
+                }
+                _ => {}
+            }
+            if state.changed().await.is_err() {
+                return disconnected();
+            }
+        }
+    }
+
     /// Why the broker takes nothing from publishers, while it does not.
     pub(super) fn blocked(&self) -> Option<String> {
         match &*self.0.state.borrow() {

@@ -119,3 +119,27 @@ async fn tries_that_are_given_up_leave_no_file_no_thread_and_no_task_behind() {
         }
     }
 }
+
+/// For a program that somebody waits for: one round, and then the reason.
+#[tokio::test]
+async fn who_connects_once_is_told_why_no_host_was_reached_and_else_has_a_connection_that_comes_back() {
+    let node = Node::shared().await;
+    let (gone, there) = (Proxy::start(node.amqp_port()), Proxy::start(node.amqp_port()));
+    gone.refuse(true).await;
+    let nowhere = config(&node.uri()).with_hosts([at(gone.port())]).with_reconnect_delay(ms(60_000));
+    let error = bounded("one try", RabbitMq::connect_once(nowhere)).await.expect_err("nobody listens");
+    assert_eq!(error.kind(), windlass::ErrorKind::Disconnected, "{error}");
+    let refused = config(&node.uri()).with_password("wrong");
+    let error = bounded("one try", RabbitMq::connect_once(refused)).await.expect_err("a wrong password");
+    assert_eq!(error.kind(), windlass::ErrorKind::Unauthorized, "{error}");
+
+    let hosts = config(&node.uri()).with_hosts([gone.port(), there.port()].map(at));
+    let rabbit = bounded("one try", RabbitMq::connect_once(hosts)).await.expect("the second host answers");
+    assert_eq!(there.counts().open(), 2);
+    there.cut().await;
+    until("both connections are back", || async {
+        (there.counts().open() == 2 && rabbit.health().is_ready()).then_some(())
+    })
+    .await;
+    rabbit.disconnect().await;
+}
