@@ -130,11 +130,11 @@ pub struct Skipped {
 /// Nothing to do, and nothing has drifted.
 pub const EXIT_CLEAN: u8 = 0;
 
-/// There is something to change, and nothing has drifted.
-pub const EXIT_CHANGES: u8 = 2;
+/// There is something to change, and nothing has drifted. 2 is left for a command line that cannot be right.
+pub const EXIT_CHANGES: u8 = 3;
 
 /// Something has drifted, whether or not there is something to change.
-pub const EXIT_DRIFT: u8 = 3;
+pub const EXIT_DRIFT: u8 = 4;
 
 impl Plan {
     /// Whether there is nothing to change, and nothing has drifted. Warnings do not count.
@@ -239,7 +239,9 @@ fn write(
             Action::Create => write!(f, "+ {create} {entity}")?,
             Action::Update => write!(f, "~ {update} {entity}")?,
         }
-        for (index, Difference { field, current, wanted }) in differences.iter().enumerate() {
+        let told =
+            differences.iter().filter(|difference| *action == Action::Update || difference.is_telling());
+        for (index, Difference { field, current, wanted }) in told.enumerate() {
             write!(f, "{}{field}", if index == 0 { ": " } else { ", " })?;
             match (action, current, wanted) {
                 (_, None, None) => {}
@@ -269,6 +271,18 @@ fn write(
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.entity, self.message)
+    }
+}
+
+impl Difference {
+    /// Whether somebody who reads what is made wants to know it: all that is made is durable, and nothing else of the
+    /// kind.
+    fn is_telling(&self) -> bool {
+        match &self.wanted {
+            Some(Value::Bool(yes)) => *yes != (self.field == "durable"),
+            Some(Value::Array(list)) => !list.is_empty(),
+            _ => true,
+        }
     }
 }
 
