@@ -56,8 +56,10 @@
 //! 6. Back in [`source`]: the receipt is used up by [`ack`](MessageSource::ack) or [`nack`](MessageSource::nack), and
 //!    the message is gone, comes back as the next attempt, or lies with the dead letters. One event says which.
 //!
-//! [`deliveries`] is the same contract as a `Stream`, for a loop without a handler. Beside the way: [`clock`], through
-//! which every wait and every "now" goes, [`backoff`] and [`error`].
+//! [`deliveries`] is the same contract as a `Stream`, for a loop without a handler. A worker that sends onward is a
+//! [`handler::Onward`]. Which queues there are is a `topology`, which `bootstrap` makes on RabbitMQ; [`broker`] opens one
+//! broker or the other by its URL. Beside the way: [`clock`], through which every wait and every "now" goes, [`backoff`]
+//! and [`error`].
 //!
 //! # Features
 //!
@@ -117,6 +119,18 @@
 //!   every call from then on, and as failed attempts they would dead-letter a whole queue.
 //! - **The kill switch counts every failure whose handler was called**, those for good too: a bad deployment that
 //!   dead-letters everything is what it is for.
+//! - **The queue of a slot is exclusive, but not auto-delete.** RabbitMQ would delete it with what is in it whenever its
+//!   consumer goes, be it for a pause; the source deletes it at its own end, and the broker with the connection.
+//! - **What a subscription gives up is dropped**, with an event, unless somewhere to go is named: everybody has a copy, and
+//!   this one lives no longer than its connection.
+//! - **A dead-letter queue is made before its stage, and each policy before its queue**, so that from the first message on
+//!   there is somewhere to go. Each stage has a policy of its own, which names the routing key: a message that had come by
+//!   another one would be dropped by the exchange of the dead letters, without a word.
+//! - **Dead-letter queues have the highest delivery limit**: from RabbitMQ 4.0 on a quorum queue has one of 20, and whoever
+//!   looks at a dead letter for the twenty-first time would delete it.
+//! - **A per-slot stage has dead letters only where the topology says so** (`dead_letters = true`): one queue for all slots.
+//! - **The management API is spoken without its Rust client**: that sets the global allocator of every program which it is
+//!   linked into, and reads a depth that the broker leaves out as zero.
 //! - **Values are made by `with_…`, things that run are set up by plain names**: `Message::with_id`,
 //!   `QueueConsumer::max_concurrent`.
 //! - **The memory broker counts as RabbitMQ does.** A retry is a new delivery (not redelivered, delivery count 1), as
@@ -157,7 +171,14 @@ pub use queue::{PublisherExt, Queue, QueueFamily};
 pub use source::{MessageSource, NackReason, Settlement};
 
 /// The code in the README, as tests. It shows all features, and so needs them all.
-#[cfg(all(doctest, feature = "json", feature = "conformance"))]
+#[cfg(all(
+    doctest,
+    feature = "conformance",
+    feature = "json",
+    feature = "metrics",
+    feature = "rabbitmq",
+    feature = "topology"
+))]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]
 pub struct ReadmeDoctests;
