@@ -4,8 +4,10 @@
 // Clippy takes the helpers of a test for code that is shipped.
 #![allow(clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
+
 use std::collections::BTreeSet;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,24 +16,12 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use windlass::clock::{SystemClock, within};
 
-/// `cargo run` with the features and the profile of this test, so that nothing is built twice.
+use example::cargo_run;
+
 fn example(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let run = ["run", "--quiet", "--locked", "--example", "axum_and_queue"];
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(run);
-    if cfg!(all(feature = "rabbitmq", feature = "schema", feature = "tower")) {
-        command.arg("--all-features");
-    } else {
-        command.args(["--no-default-features", "--features=json"]);
-        if cfg!(feature = "tower") {
-            command.arg("--features=tower");
-        }
-    }
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    command.arg("--").args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let features = if cfg!(feature = "tower") { "json,tower" } else { "json" };
+    let mut command = Command::from(cargo_run("axum_and_queue", features));
+    command.args(arguments).kill_on_drop(true);
     command
 }
 

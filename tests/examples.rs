@@ -5,6 +5,9 @@
 // Clippy takes the helpers of a test for code that is shipped.
 #![allow(clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,24 +28,8 @@ total             20         5         8              7
 in orders.dlq: 7
 ";
 
-/// `cargo run --example`, with the features and the profile of this test, so that nothing is built twice.
 fn cargo_run(example: &str) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--example",
-        example,
-    ]);
-    if cfg!(feature = "conformance") {
-        command.arg("--all-features");
-    }
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    command.arg("--").stdin(Stdio::null());
-    command
+    example::cargo_run(example, "json")
 }
 
 /// The exit code, and what it printed to standard output and to standard error.

@@ -3,13 +3,15 @@
 #![cfg(all(unix, feature = "bootstrap", feature = "json"))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "../examples/pipeline/mod.rs"]
 mod pipeline;
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use windlass::broker::Broker;
@@ -17,6 +19,7 @@ use windlass::clock::ControlledClock;
 use windlass::memory::{FaultPoint, MemoryBroker};
 use windlass::{Error, ErrorKind};
 
+use example::cargo_run;
 use pipeline::{Pipeline, Post, Settings, Sink, Tally};
 use support::{SECOND, prompt};
 
@@ -253,30 +256,11 @@ fn settings_come_from_variables_and_arguments_and_say_what_is_wrong() {
     }
 }
 
-/// `cargo run`, with the features of this test, so that nothing is built twice. It becomes the example.
 fn example() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.args(["run", "--quiet", "--locked", "--example", "pipeline"]);
-    if cfg!(all(feature = "conformance", feature = "cli")) {
-        command.arg("--all-features");
-    } else {
-        command.arg("--features=bootstrap");
-    }
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    // Of this test's own package: the build script of a dependency would run anew for them.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
+    let mut command = cargo_run("pipeline", "bootstrap");
     for name in ["PIPELINE_BROKER", "PIPELINE_MANAGEMENT", "PIPELINE_STAGES"] {
         command.env_remove(name);
     }
-    command.arg("--").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -3,12 +3,13 @@
 #![cfg(all(unix, feature = "bootstrap", feature = "json"))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "../examples/pipeline/mod.rs"]
 mod pipeline;
 #[path = "support/rabbit/mod.rs"]
 mod rabbit;
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::process::Command;
 use windlass::ErrorKind;
 use windlass::clock::{Clock, SystemClock, within};
 
+use example::cargo_run;
 use pipeline::{Pipeline, Post, Settings};
 use rabbit::{Ledger, Node, Options, bounded};
 
@@ -26,28 +28,9 @@ fn management_of(node: &Node) -> String {
     format!("http://guest:guest@127.0.0.1:{}", node.management().port())
 }
 
-/// `cargo run`, with the features of this test, so that nothing is built twice.
 fn example(node: &Node) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.args(["run", "--quiet", "--locked", "--example", "pipeline"]);
-    if cfg!(all(feature = "conformance", feature = "cli")) {
-        command.arg("--all-features");
-    } else {
-        command.arg("--features=bootstrap");
-    }
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    // Of this test's own package: the build script of a dependency would run anew for them.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
-    command.args(["--", &node.uri()]).env("PIPELINE_MANAGEMENT", management_of(node));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut command = Command::from(cargo_run("pipeline", "bootstrap"));
+    command.arg(node.uri()).env("PIPELINE_MANAGEMENT", management_of(node)).kill_on_drop(true);
     command
 }
 

@@ -4,33 +4,18 @@
 // Clippy takes the helpers of a test for code that is shipped.
 #![allow(clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
-/// `cargo run`, with the features of this test, so that nothing is built twice. It becomes the example.
+use example::cargo_run;
+
 fn example() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.args(["run", "--quiet", "--locked", "--example", "prometheus"]);
-    command.args(if cfg!(feature = "rabbitmq") {
-        &["--all-features"][..]
-    } else {
-        &["--features", "metrics"]
-    });
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    // Of this test's own package: the build script of a dependency would run anew for them.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
-    command.arg("--").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    cargo_run("prometheus", "json,metrics")
 }
 
 /// The exit code, and what it printed to standard output and to standard error.

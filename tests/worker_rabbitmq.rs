@@ -4,6 +4,8 @@
 // Clippy takes the helpers of a test for code that is shipped.
 #![allow(clippy::expect_used)]
 
+#[path = "support/example.rs"]
+mod example;
 #[path = "support/rabbit/mod.rs"]
 mod rabbit;
 
@@ -12,27 +14,12 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
+use example::cargo_run;
 use rabbit::{Node, Raw, Sent, bounded};
 
 fn start(uri: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--example",
-        "rabbitmq_worker",
-    ]);
-    // The features and the profile of this test, so that nothing is built twice.
-    if cfg!(all(feature = "conformance", feature = "schema")) {
-        command.arg("--all-features");
-    } else {
-        command.arg("--features=json,rabbitmq");
-    }
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    command.env("WORKER_AMQP_URI", uri).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut command = Command::from(cargo_run("rabbitmq_worker", "json,rabbitmq"));
+    command.env("WORKER_AMQP_URI", uri).stderr(Stdio::inherit()).kill_on_drop(true);
     let mut child = command.spawn().expect("cargo can be run");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     (child, lines)

@@ -184,7 +184,7 @@ async fn ten_thousand_are_sent_back_in_seconds() {
     assert_eq!((report.moved, report.maybe_twice), (10_000, 0));
     assert_eq!(bench.letters().count().await.unwrap(), 0);
     assert_eq!(bench.raw.count(&bench.queue).await, Some((10_000, 0)));
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
 
     // Looked through, with every second one left where it is.
     let letters = |cause: &'static str, from: usize| {
@@ -199,7 +199,7 @@ async fn ten_thousand_are_sent_back_in_seconds() {
     let report = bench.redrive(RedriveOptions::new().cause("even")).await.unwrap();
     let took = SystemClock.now() - began;
     assert_eq!((report.moved, report.not_matched, report.maybe_twice), (5_000, 5_000, 0));
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
     let peeked = bench.letters().delivery_limit(Some(crate::bench::HIGH));
     let peeked = peeked.peek(crate::bench::at_most(10_000)).await.unwrap();
     assert_eq!(ids(&peeked.messages), names((1..=10_000).step_by(2)));
