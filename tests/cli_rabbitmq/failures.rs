@@ -24,7 +24,7 @@ fn kind(ran: &Ran) -> String {
 #[tokio::test]
 async fn a_broker_that_cannot_be_reached_is_told_at_once() {
     let desk = Desk::new("unreachable").await;
-    desk.write("topology.toml", "[[stages]]\nname = \"orders\"\n");
+    desk.write("topology.toml", &format!("vhost = {:?}\n[[stages]]\nname = \"orders\"\n", desk.vhost));
     let proxy = Proxy::start(desk.node.amqp_port());
     proxy.refuse(true).await;
     let amqp = desk.amqp_uri().replace(&desk.node.amqp_port().to_string(), &proxy.port().to_string());
@@ -76,23 +76,22 @@ async fn what_cannot_be_right_is_named_and_asks_no_broker() {
     desk.write("ttl.toml", "[[stages]]\nname = \"orders\"\nmessage_ttl_ms = 5\n");
     desk.write("typo.toml", "[[stages]]\nnmae = \"orders\"\n");
     desk.write("not.json", "{");
+    desk.write("secret.toml", &format!("user = {{ name = \"node\", password = \"{PASSWORD}\" }}\n"));
+    desk.write("elsewhere.toml", "vhost = \"elsewhere\"\n");
     desk.write("env", &format!("WINDLASS_AMQP_PASSWORD={PASSWORD}\n{PASSWORD}\n"));
     for (arguments, word) in [
         (&["plan", "-t", "ttl.toml"][..], "stages[0].message_ttl_ms"),
         (&["plan", "-t", "typo.toml"], "nmae"),
         (&["plan", "-t", "not.json"], "not.json"),
+        (&["plan", "-t", "secret.toml"], "line 1, column 25: unknown field `password`"),
+        (&["bootstrap", "-t", "elsewhere.toml"], "\"elsewhere\""),
         (&["bootstrap", "-t", "gone.toml"], "gone.toml"),
         (&["--env-file", "env", "status"], "line 2 is no NAME=value"),
         (&["--env-file", "gone", "status"], "gone"),
         (&["dlq", "redrive", "a.dlq", "--to", "a.dlq"], "`to`"),
     ] {
-        let ran = desk.run(arguments).await;
-        // The last one is found out only once it is connected.
-        if arguments[0] != "dlq" {
-            assert!(ran.err.starts_with("windlass: "), "{ran:?}");
-            assert!(ran.err.contains(word), "{ran:?}");
-            ran.ends(2);
-        }
+        let ran = desk.run(arguments).await.ends(2);
+        assert!(ran.err.starts_with("windlass: ") && ran.err.contains(word), "{ran:?}");
     }
     for arguments in [
         &["dlq", "redrive", "a.dlq", "--rate", "0"][..],

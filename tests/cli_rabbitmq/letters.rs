@@ -2,12 +2,15 @@
 
 use std::process::Stdio;
 
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
 use serde_json::json;
 use tokio::process::Command;
 use windlass::message::{HeaderValue, Message};
 use windlass::source::Cause;
 
 use crate::desk::{Desk, finished};
+use crate::rabbit::{QueueType, Sent, until};
 
 async fn with_three(name: &str) -> Desk {
     let desk = Desk::new(name).await;
@@ -91,10 +94,63 @@ async fn queues_without_dead_letters_are_listed_only_when_asked_for() {
     desk.give_up("empty", Vec::new()).await;
     assert_eq!(desk.run(&["dlq", "list"]).await.ends(0).out, "no dead letters\n");
     let all = desk.run(&["dlq", "list", "--all", "--json"]).await.ends(0).json();
+    assert_eq!(all["queues"].as_array().map(Vec::len), Some(1), "{all}");
+    let empty = &all["queues"][0];
+    assert_eq!((&empty["queue"], &empty["messages"]), (&json!("empty.dlq"), &json!(0)));
+    assert_eq!((&empty["oldest"], &empty["error"]), (&json!(null), &json!(null)));
+}
+
+/// One of them belongs to a connection alone.
+#[tokio::test]
+async fn a_queue_that_cannot_be_looked_at_does_not_hide_the_others() {
+    let desk = with_three("hidden").await;
+    let raw = desk.raw().await;
+    let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    let declared = raw.channel().await;
+    declared.queue_declare("a.dlq".into(), options, FieldTable::default()).await.expect("it is made");
+    // The list of the management API lags.
+    let list = until("both are listed", || async {
+        let ran = desk.run(&["dlq", "list", "--json"]).await;
+        (ran.json()["queues"].as_array().map(Vec::len) == Some(2)).then_some(ran)
+    });
+    let list = list.await.ends(1).json();
     assert_eq!(
-        all["queues"],
-        json!([{ "queue": "empty.dlq", "messages": 0, "oldest": null, "oldest_age_seconds": null }])
+        (&list["queues"][0]["queue"], &list["queues"][0]["messages"]),
+        (&json!("a.dlq"), &json!(null))
     );
+    assert!(list["queues"][0]["error"].as_str().is_some_and(|error| error.contains("a.dlq")), "{list}");
+    assert_eq!(
+        (&list["queues"][1]["queue"], &list["queues"][1]["messages"]),
+        (&json!("orders.dlq"), &json!(3))
+    );
+    raw.close().await;
+}
+
+/// Each look counts against it, and what is over it is gone.
+#[tokio::test]
+async fn a_queue_is_not_looked_at_where_its_delivery_limit_is_not_known_or_would_lose_messages() {
+    let desk = with_three("limit").await;
+    let blind = || {
+        let mut command = desk.windlass(&["dlq", "peek", "orders.dlq", "--json"]);
+        command.env("WINDLASS_MANAGEMENT_URL", "http://127.0.0.1:1");
+        command
+    };
+    let ran = finished(&mut blind()).await.ends(5);
+    assert!(ran.err.contains("--delivery-limit"), "{ran:?}");
+    let shown = finished(blind().args(["--delivery-limit", "20"])).await.ends(0).json();
+    assert_eq!(shown["ready"], 3);
+
+    let raw = desk.raw().await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(0));
+    raw.declare("once.dlq", QueueType::Quorum, arguments).await;
+    assert_eq!(raw.publish("once.dlq", "1", b"x").await, Sent::Confirmed);
+    for arguments in [&["dlq", "peek", "once.dlq"][..], &["dlq", "redrive", "once.dlq", "--dry-run"]] {
+        let ran = desk.run(arguments).await.ends(6);
+        assert!(ran.err.contains("delivery limit of [0]"), "{ran:?}");
+    }
+    assert_eq!(raw.count("once.dlq").await.map(|(ready, _)| ready), Some(1));
+    raw.close().await;
 }
 
 #[tokio::test]
@@ -103,6 +159,9 @@ async fn a_purge_asks_for_the_name_and_deletes_nothing_without_it() {
     let purge = ["dlq", "purge", "orders.dlq"];
     let refused = desk.run(&purge).await.ends(2);
     assert!(refused.err.contains("--yes"), "{refused:?}");
+    // Somebody has forgotten the ending.
+    let refused = desk.run(&["dlq", "purge", "orders", "--yes"]).await.ends(2);
+    assert!(refused.err.contains("--any-queue"), "{refused:?}");
     // At a terminal, which `script` makes; it ends as its command does.
     for (answer, code) in [("no", 9), ("", 9), ("orders", 9)] {
         let ran = at_a_terminal(&desk, &purge, answer).await;
@@ -116,6 +175,8 @@ async fn a_purge_asks_for_the_name_and_deletes_nothing_without_it() {
     assert_eq!(raw.count("orders.dlq").await.map(|(ready, _)| ready), Some(0));
     let again = desk.run(&["--json", "dlq", "purge", "orders.dlq", "--yes"]).await.ends(0);
     assert_eq!(again.json(), json!({ "queue": "orders.dlq", "deleted": 0 }));
+    let work = desk.run(&["--json", "dlq", "purge", "orders", "--yes", "--any-queue"]).await.ends(0);
+    assert_eq!(work.json(), json!({ "queue": "orders", "deleted": 0 }));
     raw.close().await;
 }
 

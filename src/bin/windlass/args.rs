@@ -39,10 +39,13 @@ Exit codes:
   3  `plan`: there are changes to make
   4  `plan`, `bootstrap`: what is there is not what the topology says (drift)
   5  the broker cannot be reached, or does not answer in time
-  6  the broker refuses the credentials, or a right is missing
+  6  the broker refuses: the credentials, for want of a right, or what it was asked for
   7  no such queue or virtual host
-  8  `dlq redrive`: not all of it was done; run it again
-  9  `dlq purge`: not confirmed";
+  8  `dlq redrive`: it was stopped, or the connection went; run it again to go on
+  9  `dlq purge`: not confirmed
+  10 `dlq redrive`: some were not taken where they were sent, or nothing says where they came from; they stay
+
+With --json a command that cannot be read is still told in words.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -95,6 +98,17 @@ pub(crate) struct PeekArgs {
     /// How many bytes of each body to show; 0 for all of it
     #[arg(long, default_value_t = 1024, value_name = "BYTES")]
     pub(crate) body_bytes: usize,
+
+    #[command(flatten)]
+    pub(crate) limit_of_queue: DeliveryLimit,
+}
+
+/// Each look at a message counts against the delivery limit of a quorum queue.
+#[derive(Debug, Args)]
+pub(crate) struct DeliveryLimit {
+    /// The delivery limit of the queue, where the management API cannot be asked for it; 0 for none
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) delivery_limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +147,9 @@ pub(crate) struct RedriveArgs {
     /// Only count what would be sent
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) limit_of_queue: DeliveryLimit,
 }
 
 #[derive(Debug, Args)]
@@ -143,4 +160,8 @@ pub(crate) struct PurgeArgs {
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
+
+    /// Even where its name does not end in .dlq: what waits there may be work
+    #[arg(long)]
+    pub(crate) any_queue: bool,
 }

@@ -12,6 +12,8 @@ use crate::exit::{Failure, Outcome};
 const AMQP: &str = "WINDLASS_AMQP";
 const MANAGEMENT: &str = "WINDLASS_MANAGEMENT";
 const RUNTIME: &str = "WINDLASS_RUNTIME";
+const PASSWORD: &str = "PASSWORD";
+const PASSWORD_FILE: &str = "PASSWORD_FILE";
 
 /// What the variables say.
 pub(crate) struct Config {
@@ -39,6 +41,7 @@ impl Config {
     }
 
     fn of(vars: &BTreeMap<String, String>) -> Outcome<Self> {
+        known(vars)?;
         let pairs = || vars.iter().map(|(name, value)| (name.clone(), value.clone()));
         let amqp = RabbitMqConfig::from_vars(AMQP, pairs())?;
         let mut management = ManagementConfig::from_vars(MANAGEMENT, pairs())?;
@@ -49,11 +52,25 @@ impl Config {
                 management.tls.clone_from(&amqp.tls);
             }
         }
-        if get("USER").is_none() && !get("URL").is_some_and(|url| url.contains('@')) {
-            management.user.clone_from(&amqp.user);
-            if get("PASSWORD").or_else(|| get("PASSWORD_FILE")).is_none() {
+        let has_password = get("PASSWORD").or_else(|| get("PASSWORD_FILE")).is_some();
+        let has_login = get("URL").is_some_and(|url| url.contains('@'));
+        match get("USER") {
+            None if !has_login => {
+                management.user.clone_from(&amqp.user);
+                if !has_password {
+                    management.password = amqp.password.clone();
+                }
+            }
+            Some(user) if !has_login && !has_password && *user == amqp.user => {
                 management.password = amqp.password.clone();
             }
+            Some(_) if !has_login && !has_password => {
+                let text = format!(
+                    "{MANAGEMENT}_USER: has no password: set {MANAGEMENT}_PASSWORD or _PASSWORD_FILE"
+                );
+                return Err(Failure::invalid(text));
+            }
+            _ => {}
         }
         Ok(Self { amqp, management, runtime_password: runtime_password(vars)? })
     }
@@ -69,24 +86,44 @@ fn beside(amqp: &RabbitMqConfig) -> Outcome<String> {
     Ok(format!("{scheme}://{name}:{port}"))
 }
 
+/// A name that means nothing is a typo of one that would: without it, a default would be taken.
+fn known(vars: &BTreeMap<String, String>) -> Outcome<()> {
+    let ours = |name: &str, prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_'));
+    let is_known = |name: &&String| {
+        ours(name, AMQP)
+            || ours(name, MANAGEMENT)
+            || [PASSWORD, PASSWORD_FILE].map(|known| format!("{RUNTIME}_{known}")).contains(*name)
+    };
+    match vars.keys().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let text =
+                format!("{name}: there is no such variable; `windlass --help` lists those that there are");
+            Err(Failure::invalid(text))
+        }
+    }
+}
+
 fn runtime_password(vars: &BTreeMap<String, String>) -> Outcome<Option<Secret>> {
-    let (plain, file) = (format!("{RUNTIME}_PASSWORD"), format!("{RUNTIME}_PASSWORD_FILE"));
-    let password = match (vars.get(&plain), vars.get(&file)) {
+    let (plain, file) = (format!("{RUNTIME}_{PASSWORD}"), format!("{RUNTIME}_{PASSWORD_FILE}"));
+    let (name, password) = match (vars.get(&plain), vars.get(&file)) {
         (Some(_), Some(_)) => {
             return Err(Failure::invalid(format!("{plain} and {file} are both set: leave one out")));
         }
-        (Some(password), None) => password.clone(),
+        (Some(password), None) => (plain, password.clone()),
         (None, Some(path)) => {
-            let text = fs::read_to_string(path)
-                .map_err(|error| Failure::invalid(format!("{file}: cannot read {path}: {error}")))?;
-            text.strip_suffix('\n')
-                .map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text))
-                .to_owned()
+            // Not with the path: somebody may have put the password itself there.
+            let read = fs::read_to_string(path);
+            let text = read.map_err(|error| {
+                Failure::invalid(format!("{file}: the file that it names cannot be read: {}", error.kind()))
+            })?;
+            let line = text.strip_suffix('\n').unwrap_or(&text);
+            (file, line.strip_suffix('\r').unwrap_or(line).to_owned())
         }
         (None, None) => return Ok(None),
     };
     if password.is_empty() {
-        return Err(Failure::invalid(format!("{plain}: is empty")));
+        return Err(Failure::invalid(format!("{name}: the password is empty")));
     }
     Ok(Some(Secret::from(password)))
 }
@@ -157,6 +194,10 @@ mod tests {
             [("WINDLASS_AMQP_URL", "amqp://app:s3cret@rabbit"), ("WINDLASS_AMQP_USER", "a")],
             [("WINDLASS_MANAGEMENT_URL", "rabbit:s3cret"), ("WINDLASS_AMQP_USER", "a")],
             [("WINDLASS_RUNTIME_PASSWORD", "s3cret"), ("WINDLASS_RUNTIME_PASSWORD_FILE", "s3cret")],
+            [("WINDLASS_RUNTIME_PASSWORD_FILE", "s3cret"), ("WINDLASS_AMQP_USER", "a")],
+            [("WINDLASS_RUNTIME_PASWORD", "s3cret"), ("WINDLASS_AMQP_USER", "a")],
+            [("WINDLASS_AMPQ_URI", "amqp://app:s3cret@rabbit"), ("WINDLASS_AMQP_USER", "a")],
+            [("WINDLASS_MANAGEMENT_USER", "admin"), ("WINDLASS_AMQP_PASSWORD", "s3cret")],
         ] {
             let failure = of(&vars).err().unwrap();
             assert_eq!(failure.exit, Exit::Invalid);

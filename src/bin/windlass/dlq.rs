@@ -2,13 +2,13 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::num::NonZeroUsize;
-use std::time::SystemTime;
 
 use serde::Serialize;
 use windlass::clock::{Clock, SystemClock};
-use windlass::rabbitmq::dead_letters::Peeked;
+use windlass::management::QueueStatus;
+use windlass::rabbitmq::dead_letters::Warning;
 
-use crate::args::{ListArgs, PeekArgs, PurgeArgs};
+use crate::args::{DeliveryLimit, ListArgs, PeekArgs, PurgeArgs};
 use crate::config::Config;
 use crate::connect::Broker;
 use crate::exit::{Exit, Failure, Outcome};
@@ -24,13 +24,19 @@ struct List {
     queues: Vec<Listed>,
 }
 
+/// What is not known is null.
 #[derive(Serialize)]
 struct Listed {
     queue: String,
-    messages: u64,
-    /// When the oldest died; null where that is not written on it, and where there is none.
+    messages: Option<u64>,
+    /// Those that somebody else looks at or sends back just now, as far as the broker's figures go.
+    unacked: Option<u64>,
+    /// When the oldest died.
     oldest: Option<String>,
     oldest_age_seconds: Option<u64>,
+    warnings: Vec<String>,
+    /// Why the queue could not be looked at.
+    error: Option<String>,
     #[serde(skip)]
     age: Option<String>,
 }
@@ -44,46 +50,78 @@ pub(crate) async fn list(config: Config, args: &ListArgs, json: bool) -> Outcome
     let list = List { vhost, queues: listed? };
     if json {
         output::json(&list)?;
-    } else if list.queues.is_empty() {
-        output::lines("no dead letters")?;
     } else {
-        let rows = list.queues.iter().map(|listed| {
-            let oldest = listed.age.as_ref().map(|age| format!("{age} ago"));
-            let oldest = oldest.unwrap_or_else(|| if listed.messages == 0 { "-" } else { "?" }.to_owned());
-            [listed.queue.clone(), listed.messages.to_string(), oldest]
-        });
-        output::lines(output::table(["queue", "messages", "oldest"], rows, 1))?;
+        output::lines(for_people(&list))?;
     }
-    Ok(Exit::Done)
+    let failed = list.queues.iter().any(|listed| listed.error.is_some());
+    Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+fn for_people(list: &List) -> String {
+    if list.queues.is_empty() {
+        return "no dead letters".to_owned();
+    }
+    let rows = list.queues.iter().map(|listed| {
+        let oldest = listed.age.as_ref().map(|age| format!("{age} ago"));
+        let oldest = oldest.unwrap_or_else(|| if listed.messages == Some(0) { "-" } else { "?" }.to_owned());
+        [listed.queue.clone(), output::known(listed.messages), output::known(listed.unacked), oldest]
+    });
+    let mut lines = vec![output::table(["queue", "messages", "unacked", "oldest"], rows, 1)];
+    for Listed { queue, warnings, error, .. } in &list.queues {
+        let warnings = warnings.iter().map(|warning| ("warning", warning));
+        for (what, text) in warnings.chain(error.iter().map(|error| ("error", error))) {
+            lines.push(format!("{what}: {}: {}", output::plain(queue), output::plain(text)));
+        }
+    }
+    lines.join("\n")
 }
 
 async fn of_all(broker: &Broker, empty_too: bool) -> Outcome<Vec<Listed>> {
-    let now = SystemClock.wall();
-    let mut names: Vec<String> =
-        broker.management.queues(&broker.vhost).await?.into_iter().map(|queue| queue.name).collect();
-    names.retain(|name| name.ends_with(SUFFIX));
-    names.sort();
-    let mut listed = Vec::new();
-    for queue in names {
-        let letters = broker.letters(&queue).await;
-        let messages = letters.count().await?;
-        if messages == 0 && !empty_too {
-            continue;
+    let mut queues = broker.management.queues(&broker.vhost).await?;
+    queues.retain(|queue| queue.name.ends_with(SUFFIX));
+    queues.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut all = Vec::new();
+    for QueueStatus { name, unacked, .. } in queues {
+        let mut listed = Listed {
+            queue: name,
+            messages: None,
+            unacked,
+            oldest: None,
+            oldest_age_seconds: None,
+            warnings: Vec::new(),
+            error: None,
+            age: None,
+        };
+        // One that cannot be looked at does not hide the others.
+        if let Err(failure) = listed.look(broker).await {
+            listed.error = Some(failure.text);
         }
-        let oldest = if messages == 0 { None } else { oldest(&letters.peek(NonZeroUsize::MIN).await?) };
-        listed.push(Listed {
-            queue,
-            messages,
-            oldest: oldest.map(output::time),
-            oldest_age_seconds: oldest.map(|at| now.duration_since(at).unwrap_or_default().as_secs()),
-            age: oldest.map(|at| output::age(at, now)),
-        });
+        let is_empty = listed.messages == Some(0) && listed.unacked.is_none_or(|unacked| unacked == 0);
+        if empty_too || !is_empty {
+            all.push(listed);
+        }
     }
-    Ok(listed)
+    Ok(all)
 }
 
-fn oldest(peeked: &Peeked) -> Option<SystemTime> {
-    peeked.messages.first().and_then(|dead| dead.death.at)
+impl Listed {
+    async fn look(&mut self, broker: &Broker) -> Outcome<()> {
+        let letters = broker.rabbit.dead_letters(&self.queue);
+        let messages = letters.count().await?;
+        self.messages = Some(messages);
+        if messages == 0 {
+            return Ok(());
+        }
+        let letters = broker.letters(&self.queue, &DeliveryLimit { delivery_limit: None }).await?;
+        let peeked = letters.peek(NonZeroUsize::MIN).await?;
+        self.warnings.extend(peeked.warnings.iter().map(ToString::to_string));
+        let now = SystemClock.wall();
+        let oldest = peeked.messages.first().and_then(|dead| dead.death.at);
+        self.oldest = oldest.map(output::time);
+        self.oldest_age_seconds = oldest.map(|at| now.duration_since(at).unwrap_or_default().as_secs());
+        self.age = oldest.map(|at| output::age(at, now));
+        Ok(())
+    }
 }
 
 #[derive(Serialize)]
@@ -97,9 +135,14 @@ struct Shown<'a> {
 
 pub(crate) async fn peek(config: Config, args: &PeekArgs, json: bool) -> Outcome {
     let broker = Broker::open(config).await?;
-    let peeked = broker.letters(&args.queue).await.peek(args.limit).await;
+    let peeked = match broker.letters(&args.queue, &args.limit_of_queue).await {
+        Ok(letters) => letters.peek(args.limit).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
     broker.close().await;
     let peeked = peeked?;
+    let lost = peeked.warnings.iter().any(|warning| matches!(warning, Warning::OverDeliveryLimit { .. }));
+    let exit = if lost { Exit::Failed } else { Exit::Done };
     let now = SystemClock.wall();
     let shown = Shown {
         queue: &args.queue,
@@ -109,17 +152,18 @@ pub(crate) async fn peek(config: Config, args: &PeekArgs, json: bool) -> Outcome
     };
     if json {
         output::json(&shown)?;
-        return Ok(Exit::Done);
+        return Ok(exit);
     }
     for letter in &shown.messages {
         output::lines(letter)?;
     }
     let (count, queue) = (shown.messages.len(), output::plain(&args.queue));
-    output::lines(format_args!("{count} of {} in {queue}; all of them are still there", shown.ready))?;
+    let kept = if lost { "not all of them may be there still" } else { "all of them are still there" };
+    output::lines(format_args!("{count} of {} in {queue}; {kept}", shown.ready))?;
     for warning in &shown.warnings {
         output::lines(format_args!("warning: {}", output::plain(warning)))?;
     }
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 #[derive(Serialize)]
@@ -134,8 +178,15 @@ pub(crate) async fn purge(config: Config, args: &PurgeArgs, json: bool) -> Outco
             "standard input is no terminal to ask at: give --yes to delete the messages without a question";
         return Err(Failure::invalid(text));
     }
+    if !args.any_queue && !args.queue.ends_with(SUFFIX) {
+        let text = format!(
+            "{} does not end in {SUFFIX}, and what waits there may be work: give --any-queue to delete it all the same",
+            output::plain(&args.queue)
+        );
+        return Err(Failure::invalid(text));
+    }
     let broker = Broker::open(config).await?;
-    let letters = broker.letters(&args.queue).await;
+    let letters = broker.rabbit.dead_letters(&args.queue);
     let deleted = async {
         if !args.yes && !confirmed(&args.queue, letters.count().await?).await? {
             return Ok(None);

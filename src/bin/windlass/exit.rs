@@ -1,9 +1,12 @@
 //! How the program ends: codes that a script can rely on, and errors on standard error.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use windlass::error::{Chain, Error, ErrorKind};
+
+use crate::output;
 
 /// The exit codes; `windlass --help` lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +21,7 @@ pub(crate) enum Exit {
     NotFound,
     Incomplete,
     NotConfirmed,
+    Stayed,
 }
 
 impl From<Exit> for ExitCode {
@@ -34,6 +38,7 @@ impl From<Exit> for ExitCode {
             Exit::NotFound => 7,
             Exit::Incomplete => 8,
             Exit::NotConfirmed => 9,
+            Exit::Stayed => 10,
         })
     }
 }
@@ -53,6 +58,17 @@ impl Failure {
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self { exit: Exit::Invalid, kind: "invalid", text: text.into() }
     }
+
+    /// On standard error. Where that is gone, the exit code still says it.
+    pub(crate) fn tell(&self, json: bool) {
+        let mut err = io::stderr().lock();
+        let _ = if json {
+            let error = serde_json::json!({ "error": { "kind": self.kind, "message": self.text } });
+            writeln!(err, "{error}")
+        } else {
+            writeln!(err, "windlass: {}", output::plain(&self.text))
+        };
+    }
 }
 
 impl From<Error> for Failure {
@@ -69,8 +85,8 @@ impl From<Error> for Failure {
 }
 
 /// Standard output is gone, as when it was piped into `head`.
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
         Self { exit: Exit::Failed, kind: "output", text: format!("cannot write the output: {error}") }
     }
 }

@@ -11,7 +11,6 @@ mod redrive;
 mod status;
 mod topology;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            tell(&failure, json);
+            failure.tell(json);
             failure.exit.into()
         }
     }
@@ -48,15 +47,4 @@ async fn run(cli: Cli) -> Outcome {
         Command::Dlq(Dlq::Purge(args)) => dlq::purge(config, &args, cli.json).await,
         Command::Status => status::status(config, cli.json).await,
     }
-}
-
-/// On standard error. Where that is gone, the exit code still says it.
-fn tell(failure: &Failure, json: bool) {
-    let mut err = io::stderr().lock();
-    let _ = if json {
-        let error = serde_json::json!({ "error": { "kind": failure.kind, "message": failure.text } });
-        writeln!(err, "{error}")
-    } else {
-        writeln!(err, "windlass: {}", output::plain(&failure.text))
-    };
 }

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_table_has_no_lines_and_no_blanks_at_the_end() {
         let rows = [["orders.dlq".to_owned(), "7".to_owned()], ["a\nb".to_owned(), "1000".to_owned()]];
-        let expected = "queue       messages\norders.dlq         7\na\\nb             1000";
+        let expected = "queue       messages\norders.dlq         7\na\\nb            1000";
         assert_eq!(table(["queue", "messages"], rows, 1), expected);
     }
 

@@ -64,13 +64,21 @@ struct Failed {
 }
 
 pub(crate) async fn redrive(config: Config, args: RedriveArgs, json: bool) -> Outcome {
+    let options = options(&args);
+    options.validate(&args.queue)?;
     let broker = Broker::open(config).await?;
-    let letters = broker.letters(&args.queue).await;
+    let letters = match broker.letters(&args.queue, &args.limit_of_queue).await {
+        Ok(letters) => letters,
+        Err(failure) => {
+            broker.close().await;
+            return Err(failure);
+        }
+    };
     let cancel = CancellationToken::new();
     let signals = tokio::spawn(stop_on_signal(cancel.clone()));
     let bar = bar(json);
     let told = bar.clone();
-    let redriven = letters.redrive(options(&args), &cancel, move |progress| show(&told, progress)).await;
+    let redriven = letters.redrive(options, &cancel, move |progress| show(&told, progress)).await;
     bar.finish_and_clear();
     signals.abort();
     let _ = signals.await;
@@ -78,10 +86,13 @@ pub(crate) async fn redrive(config: Config, args: RedriveArgs, json: bool) -> Ou
     let (report, error) = match redriven {
         Ok(report) => (report, None),
         // Nothing was begun: the error says it all.
-        Err(error) if error.report().looked_at == 0 => return Err(begun_nothing(&error)),
+        Err(error) if error.report().looked_at == 0 => return Err(failure_of(&error)),
         Err(error) => (error.report().clone(), Some(error)),
     };
     let exit = exit_of(&report, error.as_ref());
+    if let Some(error) = &error {
+        failure_of(error).tell(json);
+    }
     let report = Report::of(&args.queue, report, error.as_ref());
     if json {
         output::json(&report)?;
@@ -153,7 +164,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_message(format!("{} moved", progress.moved));
 }
 
-fn begun_nothing(error: &RedriveError) -> Failure {
+fn failure_of(error: &RedriveError) -> Failure {
     Failure::from(error.error().clone())
 }
 
@@ -161,7 +172,8 @@ fn exit_of(report: &Redriven, error: Option<&RedriveError>) -> Exit {
     let stayed = report.not_taken + report.unknown_origin > 0 && !report.dry_run;
     match report.ended {
         _ if error.is_some() => Exit::Incomplete,
-        Ended::Done | Ended::Limit if !stayed => Exit::Done,
+        Ended::Done | Ended::Limit if stayed => Exit::Stayed,
+        Ended::Done | Ended::Limit => Exit::Done,
         _ => Exit::Incomplete,
     }
 }
