@@ -423,3 +423,23 @@ fn all_problems_are_told_at_once() {
         ]
     );
 }
+
+/// BC-32, by one of the topology's own policies: wait queues have no other.
+#[test]
+fn a_policy_that_puts_a_time_to_live_on_what_waits_for_a_delay_is_refused() {
+    let with = |stage: Stage, pattern: &str, key: &str| {
+        one(stage).with_policy(Policy::new("mine", pattern).with(key, 60_000_u32))
+    };
+    for (pattern, key) in [(".*", "expires"), ("wait", "message-ttl"), ("^writer\\.wait\\.2000$", "expires")]
+    {
+        refused(&with(writer(), pattern, key), "policies[0].pattern", "writer.wait.");
+    }
+    // The stage itself has a policy of its own, which goes before one of a lower priority; unless it has none.
+    assert_eq!(with(writer(), "^writer$", "expires").problems(), []);
+    let bare = writer().with_dead_letters(false);
+    refused(&with(bare.clone(), "^writer$", "message-ttl"), "policies[0].pattern", "\"writer\"");
+    assert_eq!(with(bare.with_wait_steps([]), ".*", "message-ttl").problems(), []);
+    assert_eq!(with(writer(), ".*", "max-length").problems(), []);
+    let exchanges = Policy::new("mine", ".*").with("expires", 5_u32).with_apply_to(ApplyTo::Exchanges);
+    assert_eq!(one(writer()).with_policy(exchanges).problems(), []);
+}

@@ -71,36 +71,25 @@ impl Policies {
         for policy in self.effective(case) {
             judgement.drift.extend(expiring(case, policy));
         }
+        if let Some(policy) = self.operators(case) {
+            judgement.drift.extend(curtailing(case, policy));
+        }
         judgement
     }
 
-    /// The limit of deliveries that policies set, where one does; the lowest counts.
-    pub(super) fn delivery_limit(&self, case: &Case<'_>) -> Option<i64> {
-        let limits = self
-            .effective(case)
-            .into_iter()
-            .filter_map(|policy| policy.definition.get("delivery-limit").and_then(serde_json::Value::as_i64));
-        limits.min()
+    /// The limits of deliveries that policies set.
+    pub(super) fn delivery_limits(&self, case: &Case<'_>) -> Vec<i64> {
+        let effective = self.effective(case).into_iter();
+        effective.filter_map(|policy| number(policy, "delivery-limit")).collect()
     }
 
     /// The one that applies, and the operator's beside it.
     fn effective(&self, case: &Case<'_>) -> Vec<&PolicyStatus> {
-        let top = |all: &'_ [Compiled], ours: Option<&PolicyStatus>| {
-            let mut best: Option<usize> = None;
-            for (index, compiled) in all.iter().enumerate() {
-                let is_ours = ours.is_some_and(|ours| ours.name == compiled.policy.name);
-                if !is_ours && compiled.applies(case.queue) != Some(true) {
-                    continue;
-                }
-                if best.is_none_or(|best| all[best].policy.priority < compiled.policy.priority) {
-                    best = Some(index);
-                }
-            }
-            best
-        };
-        let applies = top(&self.all, case.ours).map(|index| &self.all[index].policy);
-        let operator = top(&self.operator, None).map(|index| &self.operator[index].policy);
-        applies.into_iter().chain(operator).collect()
+        top(&self.all, case, case.ours).into_iter().chain(self.operators(case)).collect()
+    }
+
+    fn operators(&self, case: &Case<'_>) -> Option<&PolicyStatus> {
+        top(&self.operator, case, None)
     }
 
     /// Of two policies with one priority it is not said which applies.
@@ -136,6 +125,20 @@ impl Policies {
     }
 }
 
+/// The one with the highest priority that applies; `ours` does, whether or not its pattern can be read.
+fn top<'a>(all: &'a [Compiled], case: &Case<'_>, ours: Option<&PolicyStatus>) -> Option<&'a PolicyStatus> {
+    let is_ours = |policy: &PolicyStatus| ours.is_some_and(|ours| ours.name == policy.name);
+    let mut best: Option<&PolicyStatus> = None;
+    for compiled in all {
+        let policy = &compiled.policy;
+        let applies = is_ours(policy) || compiled.applies(case.queue) == Some(true);
+        if applies && best.is_none_or(|best| best.priority < policy.priority) {
+            best = Some(policy);
+        }
+    }
+    best
+}
+
 fn lost(role: QueueRole) -> &'static str {
     match role {
         QueueRole::Stage => ", and with it where dead letters go",
@@ -151,11 +154,9 @@ fn expiring(case: &Case<'_>, policy: &PolicyStatus) -> Option<Drift> {
         return None;
     }
     let waits = case.queue.role == QueueRole::Wait;
-    let concerns = waits || (case.queue.role == QueueRole::Stage && case.delayed);
-    if !concerns {
-        return None;
-    }
-    let key = ["expires", "message-ttl"].into_iter().find(|key| policy.definition.contains_key(*key))?;
+    let delays = waits || (case.queue.role == QueueRole::Stage && case.delayed);
+    let keys = ["expires", "message-ttl"].into_iter().filter(|key| *key == "expires" || delays);
+    let key = keys.into_iter().find(|key| policy.definition.contains_key(*key))?;
     let value = policy.definition.get(key)?;
     let why = match (key, waits) {
         ("expires", _) => {
@@ -171,6 +172,28 @@ fn expiring(case: &Case<'_>, policy: &PolicyStatus) -> Option<Drift> {
         policy.name, policy.pattern
     );
     Some(drift(case, message))
+}
+
+/// An operator's policy applies beside ours, and the lower number of the two is the one.
+fn curtailing(case: &Case<'_>, policy: &PolicyStatus) -> Option<Drift> {
+    let ours =
+        case.ours.filter(|ours| ours.name != policy.name && case.queue.role == QueueRole::DeadLetters)?;
+    let lower = |key: &&str| match (number(policy, key), number(ours, key)) {
+        (Some(theirs), Some(ours)) => theirs < ours,
+        _ => false,
+    };
+    let key = ["message-ttl", "max-length", "delivery-limit"].into_iter().find(lower)?;
+    let value = policy.definition.get(key)?;
+    let message = format!(
+        "the policy {:?} (pattern {:?}) puts {key} {value} on it, which is less than the topology says: dead letters go \
+         sooner; give it a pattern that leaves this queue out",
+        policy.name, policy.pattern
+    );
+    Some(drift(case, message))
+}
+
+fn number(policy: &PolicyStatus, key: &str) -> Option<i64> {
+    policy.definition.get(key).and_then(serde_json::Value::as_i64)
 }
 
 fn drift(case: &Case<'_>, message: String) -> Drift {

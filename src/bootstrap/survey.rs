@@ -18,6 +18,9 @@ use crate::topology::{Stage, StageType, Topology};
 /// From this version on quorum queues have a delivery limit of their own.
 const LIMITED_SINCE: (u32, u32) = (4, 0);
 
+/// From this delivery limit on nobody need be warned of it.
+const AS_GOOD_AS_NONE: i64 = 1_000_000;
+
 /// What there is to do.
 #[derive(Default)]
 pub(super) struct Survey {
@@ -273,19 +276,23 @@ impl Surveyor<'_> {
         }
         let queue = wanted.iter().filter_map(as_queue).find(|queue| queue.name == *name);
         let ours: Vec<&PolicyStatus> = wanted.iter().filter_map(as_policy).collect();
-        let by_policy = queue.and_then(|queue| policies.delivery_limit(&self.case(queue, &ours, None)));
-        let limit = match (by_policy, series) {
+        let limits =
+            queue.map(|queue| policies.delivery_limits(&self.case(queue, &ours, None))).unwrap_or_default();
+        let lowest = limits.iter().copied().filter(|limit| *limit >= 0).min();
+        let unlimited = limits.iter().any(|limit| *limit < 0);
+        let limit = match (lowest, series) {
+            (Some(AS_GOOD_AS_NONE..), _) => return,
             (Some(limit), _) => format!("a delivery limit of {limit}"),
+            // Below zero is none from 4.0 on; older ones refuse it.
+            (None, _) if unlimited => return,
             (None, Some(series)) if series < LIMITED_SINCE => return,
             (None, Some(_)) => "the broker's own delivery limit of 20".to_owned(),
             (None, None) => "perhaps the broker's own delivery limit of 20, from version 4.0 on".to_owned(),
         };
-        if by_policy.is_some_and(|limit| limit < 0) {
-            return;
-        }
         survey.warnings.push(format!(
             "the stage {name:?} has {limit}, and nowhere to dead-letter to: a message that comes back more often is gone, \
-             and a lost connection counts for all that it had; give it dead letters, or a policy with delivery-limit -1"
+             and a lost connection counts for all that it had; give it dead letters, or put a high delivery-limit, such \
+             as {AS_GOOD_AS_NONE}, on it by one of `policies`"
         ));
     }
 }

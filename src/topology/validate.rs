@@ -387,7 +387,11 @@ impl Found<'_> {
         self.plain(&format!("{field}.pattern"), &policy.pattern);
         // The broker's expressions can do more than these; what cannot be read is left to the plan, which asks the broker.
         let Ok(pattern) = Regex::new(&policy.pattern) else { return };
-        if policy.apply_to == super::ApplyTo::Exchanges || policy.priority < POLICY_PRIORITY {
+        if policy.apply_to == super::ApplyTo::Exchanges {
+            return;
+        }
+        self.time_to_live_by_policy(field, policy, &pattern);
+        if policy.priority < POLICY_PRIORITY {
             return;
         }
         let names = self.topology.static_stages().map(|stage| stage.name.clone());
@@ -399,6 +403,32 @@ impl Found<'_> {
                  {POLICY_PRIORITY}, and put what the stage needs into its own `policy`"
             );
             self.add(format!("{field}.priority"), text);
+        }
+    }
+}
+
+impl Found<'_> {
+    /// On what waits for a delay, and on stages that have no policy of their own.
+    fn time_to_live_by_policy(&mut self, field: &str, policy: &Policy, pattern: &Regex) {
+        let keys = ["expires", "message-ttl"];
+        let Some(key) = keys.into_iter().find(|key| policy.definition.contains_key(*key)) else { return };
+        let delayed = self.topology.static_stages().filter_map(|stage| {
+            let steps = self.topology.wait_steps(stage);
+            (!steps.is_empty()).then_some((stage, steps))
+        });
+        let mut names = delayed.flat_map(|(stage, steps)| {
+            let has_policy =
+                stage.has_dead_letters() || stage.dead_letter_to.is_some() || !stage.policy.is_empty();
+            let itself = (!has_policy).then(|| stage.name.clone());
+            let waits = steps.iter().map(|step| format!("{}.wait.{}", stage.name, step.as_millis()));
+            itself.into_iter().chain(waits)
+        });
+        if let Some(name) = names.find(|name| pattern.is_match(name)) {
+            let text = format!(
+                "puts {key} on {name:?}, where messages wait to be retried: they come back too early, or are dropped; \
+                 leave that queue out"
+            );
+            self.add(format!("{field}.pattern"), text);
         }
     }
 }

@@ -76,6 +76,41 @@ async fn a_time_to_live_on_a_stage_with_delayed_retries_is_drift() {
     assert!(drift(&plan)[0].contains("expires 60000"), "{plan}");
 }
 
+/// The lower number of the two is the one, whatever the priorities.
+#[tokio::test]
+async fn an_operators_policy_that_takes_dead_letters_away_sooner_is_drift() {
+    let desk = Desk::new("operator").await;
+    let topology = Topology::default().with_vhost(&desk.vhost).with_stage(Stage::new("orders"));
+    desk.made(&topology).await;
+    for (definition, told) in [
+        (json!({"message-ttl": 60000}), Some("message-ttl 60000")),
+        (json!({"max-length": 5}), Some("max-length 5")),
+        (json!({"delivery-limit": 20}), Some("delivery-limit 20")),
+        (json!({"expires": 60000}), Some("expires 60000")),
+        (json!({"max-length": 1000}), None),
+    ] {
+        // 3.10 has no operator policy with a delivery limit on all kinds of queues; where it is refused, it is not there.
+        let body = json!({"pattern": "dlq$", "apply-to": "queues", "priority": 0, "definition": definition});
+        let path = format!("/api/operator-policies/{}/tight", segment(&desk.vhost));
+        let (status, _) = desk.raw.request("PUT", &path, Some(&body)).await;
+        if !(200..300).contains(&status) {
+            continue;
+        }
+        let plan = desk.plan(&topology).await;
+        match told {
+            Some(told) => {
+                assert_eq!(plan.drift.len(), 1, "{plan}");
+                let text = &drift(&plan)[0];
+                assert!(
+                    text.starts_with("queue \"orders.dlq\": the policy \"tight\"") && text.contains(told),
+                    "{text}"
+                );
+            }
+            None => assert!(plan.is_clean(), "{plan}"),
+        }
+    }
+}
+
 /// A pattern that only the broker can read: it is asked which policy applies.
 #[tokio::test]
 async fn the_broker_is_asked_where_a_pattern_cannot_be_read_here() {
