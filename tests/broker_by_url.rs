@@ -6,6 +6,7 @@
 #[path = "broker_by_url/scenarios.rs"]
 mod scenarios;
 
+use tokio_util::sync::CancellationToken;
 use windlass::broker::Broker;
 use windlass::clock::ControlledClock;
 use windlass::memory::MemoryBroker;
@@ -54,7 +55,7 @@ async fn a_name_is_one_broker_for_all_who_have_it_and_no_name_is_ones_own() {
     let publisher = first.publisher();
     drop((first, second));
     assert!(Broker::open("memory:by-name").await.unwrap().queue_exists("shared").await.unwrap());
-    drop(publisher);
+    drop((publisher, kept, ended));
     assert!(!Broker::open("memory:by-name").await.unwrap().queue_exists("shared").await.unwrap());
 }
 
@@ -67,6 +68,18 @@ async fn a_memory_broker_of_the_tests_own_is_one_too() {
     assert_eq!(format!("{broker:?}"), r#"Broker { system: "memory", health: Ready }"#);
     broker.close().await;
     assert!(memory.queue_exists("orders"), "it is the connection that is closed");
+}
+
+#[tokio::test]
+async fn a_source_keeps_the_broker_that_it_came_from() {
+    let broker = Broker::open("memory:kept-by-a-source").await.unwrap();
+    broker.as_memory().unwrap().queue("writer");
+    let source = broker.source("writer").await.unwrap();
+    drop(broker);
+    let again = Broker::open("memory:kept-by-a-source").await.unwrap();
+    again.publisher().publish("writer", Message::new("x")).await.unwrap();
+    assert!(source.receive(&CancellationToken::new()).await.unwrap().is_some());
+    source.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -152,6 +152,19 @@ async fn the_slot_lives_as_long_as_the_last_source_made_of_it() {
 }
 
 #[tokio::test]
+async fn closing_one_of_several_sources_leaves_the_slot_to_the_others() {
+    let (_, broker) = broker();
+    let source = broker.claim(FAMILY, Slot::Number(1)).unwrap();
+    let other = source.clone().with_idle(SECOND);
+    other.close().await.unwrap();
+    send(&broker, "websockets-transport_1", "m-1").await.unwrap();
+    assert_eq!(receive(&source).await.unwrap().message.id(), "m-1");
+    assert_eq!((source.slot(), other.slot()), (Some(1), Some(1)));
+    source.close().await.unwrap();
+    assert!(!broker.queue_exists("websockets-transport_1"));
+}
+
+#[tokio::test]
 async fn a_cut_ends_what_is_in_the_slot_and_the_claimant_keeps_it() {
     let (clock, broker) = broker();
     let source = broker.claim(FAMILY, Slot::Number(1)).unwrap();

@@ -116,6 +116,20 @@ async fn dead_letters_go_when_they_are_too_old_each_in_its_time() {
 }
 
 #[tokio::test]
+async fn what_is_too_old_leaves_room_in_a_queue_that_refuses() {
+    let (clock, broker) = broker();
+    let one = NonZeroUsize::new(1).unwrap();
+    let queue = broker.declare("small", QueueOptions::new().with_max_messages(one).with_max_age(SECOND));
+    let publisher = broker.publisher();
+    publisher.publish("small", Message::new("x").with_id("m-1")).await.unwrap();
+    let full = publisher.publish("small", Message::new("x")).await.unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::Refused);
+    clock.advance(2 * SECOND).await;
+    publisher.publish("small", Message::new("x").with_id("m-2")).await.unwrap();
+    assert_eq!(ids(&queue.pending()), ["m-2"]);
+}
+
+#[tokio::test]
 async fn messages_that_are_the_same_are_each_as_old_as_they_are() {
     let (clock, broker) = broker();
     let queue = broker.declare("short", QueueOptions::new().with_max_age(10 * SECOND));
@@ -180,6 +194,8 @@ async fn the_oldest_is_dropped_where_the_options_say_so() {
 async fn what_cannot_be_honoured_is_refused_by_its_field_and_nothing_is_made() {
     let (_, broker) = broker();
     let stages = [
+        ("dead_letters", Stage::new("s").with_dead_letters(false)),
+        ("dead_letter_to", Stage::new("s").with_dead_letter_to("writer")),
         ("message_ttl_ms", Stage::new("s").with_message_ttl(SECOND).with_wait_steps([])),
         ("expires_ms", Stage::new("s").with_expires(DAY)),
         ("overflow", Stage::new("s").with_max_length(1).with_overflow(topology::Overflow::DropHead)),

@@ -59,7 +59,7 @@ impl Connection {
         let source = open()?;
         sources.push(source.downgrade());
         let slot = source.slot();
-        Ok(BrokerSource::new(source, slot))
+        Ok(BrokerSource::new(source, slot, self.broker.clone()))
     }
 
     fn check(&self, operation: &'static str) -> Result<()> {

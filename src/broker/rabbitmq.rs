@@ -38,23 +38,25 @@ struct Connection {
     publisher: RabbitPublisher,
 }
 
-async fn opened(options: SourceOptions) -> Result<BrokerSource> {
-    let source = options.open().await?;
-    let slot = source.slot();
-    Ok(BrokerSource::new(source, slot))
+impl Connection {
+    async fn opened(&self, options: SourceOptions) -> Result<BrokerSource> {
+        let source = options.open().await?;
+        let slot = source.slot();
+        Ok(BrokerSource::new(source, slot, self.rabbit.clone()))
+    }
 }
 
 impl Backend for Connection {
     fn source<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<BrokerSource>> {
-        opened(self.rabbit.source(queue)).boxed()
+        self.opened(self.rabbit.source(queue)).boxed()
     }
 
     fn claim<'a>(&'a self, family: &'a str, slot: Slot) -> BoxFuture<'a, Result<BrokerSource>> {
-        opened(self.rabbit.claim(family, slot)).boxed()
+        self.opened(self.rabbit.claim(family, slot)).boxed()
     }
 
     fn subscribe<'a>(&'a self, exchange: &'a str) -> BoxFuture<'a, Result<BrokerSource>> {
-        opened(self.rabbit.subscribe(exchange)).boxed()
+        self.opened(self.rabbit.subscribe(exchange)).boxed()
     }
 
     fn publish<'a>(&'a self, queue: &'a str, message: Message) -> BoxFuture<'a, Result<()>> {

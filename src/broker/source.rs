@@ -1,7 +1,9 @@
 //! A source of whichever broker it is.
 
+use std::any::Any;
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,14 +15,16 @@ use crate::source::{BoxReceipt, Capabilities, Delivery, DynSource, Health, Messa
 pub struct BrokerSource {
     source: DynSource,
     slot: Option<u32>,
+    /// What it came from, which ends with the last that has it.
+    _broker: Arc<dyn Any + Send + Sync>,
 }
 
 /// The receipt of a [`BrokerSource`].
 pub type BrokerReceipt = BoxReceipt;
 
 impl BrokerSource {
-    pub(super) fn new(source: impl MessageSource, slot: Option<u32>) -> Self {
-        Self { source: DynSource::new(source), slot }
+    pub(super) fn new(source: impl MessageSource, slot: Option<u32>, broker: impl Any + Send + Sync) -> Self {
+        Self { source: DynSource::new(source), slot, _broker: Arc::new(broker) }
     }
 
     /// Which slot it is, where it [claimed](super::Broker::claim) one.

@@ -21,7 +21,7 @@ impl MemoryBroker {
     /// | `broadcast` | an exchange |
     /// | `wait_steps_ms` | of no effect: every delay is kept exactly, without queues |
     /// | `vhost`, `user`, `policies`, `dead_letters.exchange`, `initial_group_size`, `delivery_limit` | of no effect: there is nothing of the kind here |
-    /// | `dead_letters: false`, `dead_letter_to` | of no effect: what a source gives up goes to `<stage>.dlq`, which is made when it is needed |
+    /// | `dead_letters: false` of a static stage, `dead_letter_to` | refused: what a source gives up goes to `<stage>.dlq` here |
     /// | `message_ttl_ms`, `expires_ms`, `max_length_bytes`, `max_priority`, `single_active_consumer`, another `overflow` than to refuse, `arguments` and `policy` of a stage | refused: a test would pass here and not there |
     ///
     /// # Errors
@@ -64,6 +64,8 @@ impl MemoryBroker {
 fn unsupported(stage: &Stage) -> impl Iterator<Item = &'static str> + use<> {
     let other_overflow = stage.overflow() != topology::Overflow::RejectPublish;
     [
+        ("dead_letters", !stage.per_slot && stage.dead_letters == Some(false)),
+        ("dead_letter_to", stage.dead_letter_to.is_some()),
         ("message_ttl_ms", stage.message_ttl.is_some()),
         ("expires_ms", stage.expires.is_some()),
         ("max_length_bytes", stage.max_length_bytes.is_some()),

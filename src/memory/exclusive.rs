@@ -31,8 +31,8 @@ impl Hold {
         }
     }
 
-    /// Gives the queue up: it is deleted with what is in it. Again, it does nothing.
-    pub(super) fn release(&self) {
+    /// Gives the queue up: it is deleted with what is in it.
+    fn release(&self) {
         match (self.broker.upgrade(), &self.of) {
             (Some(broker), Of::Slot(_)) => broker.release_slot(&self.queue),
             (Some(broker), Of::Subscription { exchange }) => broker.unsubscribe(exchange, &self.queue),
@@ -53,8 +53,8 @@ impl Drop for Hold {
 impl MemoryBroker {
     /// Claims a slot of a family of queues, and opens a source on its queue, `<family>_<n>`.
     ///
-    /// The queue is made by this call, and is the claimant's alone until the source is closed or dropped (with all its
-    /// clones, and the sources made of it by `with_…`); then it is deleted with what is in it, as an exclusive queue of
+    /// The queue is made by this call, and is the claimant's alone until the source, its clones and the sources made of it
+    /// by `with_…` are all closed or dropped; then it is deleted with what is in it, as an exclusive queue of
     /// RabbitMQ is when its connection ends. Its dead letters go to `<family>.dlq`, and stay there.
     ///
     /// # Errors

@@ -155,6 +155,8 @@ impl Queue {
 
     #[cold]
     fn put_restricted(&self, state: &mut Locked<'_>, message: &Message) -> Result<()> {
+        // What is too old leaves room.
+        state.expire(self.clock.now());
         if let Some(error) = self.refusal(state, "publish") {
             return Err(error);
         }

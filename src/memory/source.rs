@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -38,8 +38,11 @@ struct Session {
     queue: MemoryQueue,
     prefetch: usize,
     idle: Option<Duration>,
-    /// Of a queue of its own, which is given up with the last source that has this.
-    hold: Option<Arc<Hold>>,
+    slot: Option<u32>,
+    /// Of a queue of its own, which is given up with the last session that has this, or had it when it was closed.
+    hold: Mutex<Option<Arc<Hold>>>,
+    /// The queue is somebody else's.
+    shut_out: bool,
     /// Set under the queue's lock, so that nothing is taken once it is set.
     closed: AtomicBool,
     /// Wakes those who wait when the session is closed.
@@ -69,7 +72,9 @@ impl MemorySource {
             queue.0.sources.fetch_add(1, Ordering::Relaxed);
         }
         Self(Arc::new(Session {
-            hold,
+            slot: hold.as_ref().and_then(|hold| hold.slot()),
+            hold: Mutex::new(hold),
+            shut_out,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             queue,
             prefetch,
@@ -83,14 +88,14 @@ impl MemorySource {
     /// received or released, as push-based brokers do. 0, the default, takes one as it is received.
     #[must_use]
     pub fn with_prefetch(self, prefetch: usize) -> Self {
-        Self::open(self.0.queue.clone(), self.0.hold.clone(), prefetch, self.0.idle)
+        Self::open(self.0.queue.clone(), self.0.hold().clone(), prefetch, self.0.idle)
     }
 
     /// A new source on the same queue whose `receive` returns `Ok(None)` when nothing came for `idle`. By default it
     /// waits for as long as it is not cancelled.
     #[must_use]
     pub fn with_idle(self, idle: Duration) -> Self {
-        Self::open(self.0.queue.clone(), self.0.hold.clone(), self.0.prefetch, Some(idle))
+        Self::open(self.0.queue.clone(), self.0.hold().clone(), self.0.prefetch, Some(idle))
     }
 
     /// The queue behind this source: to publish to it, look into it, and make it fail.
@@ -104,7 +109,7 @@ impl MemorySource {
 
     /// Which slot it is, where it [claimed](MemoryBroker::claim) one.
     pub fn slot(&self) -> Option<u32> {
-        self.0.hold.as_ref()?.slot()
+        self.0.slot
     }
 
     fn take(&self) -> Result<Option<Delivery<MemoryReceipt>>> {
@@ -112,7 +117,7 @@ impl MemorySource {
         let taken =
             session.queue.0.take(session.id, session.prefetch, || !session.closed.load(Ordering::Relaxed));
         taken.map_err(|error| {
-            if session.is_shut_out() { session.queue.0.error(ErrorKind::Taken, "receive") } else { error }
+            if session.shut_out { session.queue.0.error(ErrorKind::Taken, "receive") } else { error }
         })
     }
 
@@ -188,15 +193,15 @@ impl MessageSource for MemorySource {
 
     async fn close(&self) -> Result<()> {
         let ended = self.0.end();
-        if let Some(hold) = &self.0.hold {
-            hold.release();
-        }
+        // Dropped unlocked: the last one deletes the queue.
+        let hold = self.0.hold().take();
+        drop(hold);
         ended
     }
 
     fn health(&self) -> Health {
         let not_ready = |reason: &str| Health::NotReady { reason: reason.to_owned() };
-        if self.0.is_shut_out() {
+        if self.0.shut_out {
             not_ready("the queue is somebody else's")
         } else if self.0.closed.load(Ordering::Relaxed) {
             Health::Closed
@@ -220,8 +225,8 @@ impl MessageSource for MemorySource {
 }
 
 impl Session {
-    fn is_shut_out(&self) -> bool {
-        self.queue.0.exclusive && self.hold.is_none()
+    fn hold(&self) -> MutexGuard<'_, Option<Arc<Hold>>> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self) -> Result<()> {

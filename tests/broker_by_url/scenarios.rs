@@ -79,6 +79,10 @@ pub(crate) async fn slots_are_claimed_once_and_free_again(broker: &Broker) {
     assert_eq!((one.queue_name(), two.queue_name()), ("transport_1", "transport_2"));
     assert_eq!(kind(broker.claim("transport", Slot::FirstFree { most }).await), ErrorKind::Taken);
     assert_eq!(kind(broker.claim("transport", Slot::Number(2)).await), ErrorKind::Taken);
+    // Nor is it had, or deleted, by its name: not even by whoever has it.
+    assert_eq!(kind(broker.source("transport_1").await), ErrorKind::Taken);
+    let delete = DeleteQueue::new().if_empty(false).if_unused(false);
+    assert_eq!(kind(broker.delete_queue("transport_1", delete).await), ErrorKind::Taken);
     broker.publisher().publish("transport_1", message("m-1")).await.unwrap();
     let delivery = receive(&one).await.unwrap();
     one.ack(delivery.receipt).await.unwrap();
