@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use windlass::clock::{SystemClock, within};
 use windlass::error::Chain;
 use windlass::{Error, ErrorKind};
@@ -74,6 +75,11 @@ async fn main() -> ExitCode {
 async fn run(settings: &Settings) -> Result<bool, Error> {
     let broker = pipeline::prepare(settings).await?;
     let pipeline = Pipeline::start(broker, settings, Arc::new(SystemClock)).await?;
+    // Before anybody is told that it runs: a signal that comes at once is not to end it in the middle.
+    let mut told = std::pin::pin!(stop_signal());
+    if told.as_mut().now_or_never().is_some() {
+        return Ok(true);
+    }
     println!("running");
     let board = Arc::clone(pipeline.board());
     let mut written = Vec::new();
@@ -91,10 +97,12 @@ async fn run(settings: &Settings) -> Result<bool, Error> {
     // A line that is lost here was not confirmed, and is not counted as written.
     let told_to_stop = tokio::select! {
         biased;
-        () = stop_signal() => true,
-        worked = work => worked.map(|()| false)?,
+        () = told => Ok(true),
+        worked = work => worked.map(|()| false),
     };
+    // In order in any case: what runs is finished.
     let ended = pipeline.stop().await;
+    let told_to_stop = told_to_stop?;
     Ok(report(&ended, &board, &written, told_to_stop))
 }
 
@@ -129,7 +137,10 @@ async fn write_all(pipeline: &Pipeline, lines: u32, written: &mut Vec<String>) -
         written.push(line);
         // Who writes waits for those who read, or memory fills; and lets others run, which publishing in memory does not.
         let so_far = written.len();
-        pipeline.board().until(|tally| so_far < tally.delivered.len() + AHEAD).await;
+        let room = pipeline.board().until(|tally| so_far < tally.delivered.len() + AHEAD);
+        if within(&SystemClock, BOUND, room).await.is_none() {
+            break;
+        }
         tokio::task::yield_now().await;
     }
     Ok(())

@@ -236,6 +236,27 @@ async fn an_exchange_that_is_missing_is_told_by_name_and_leaves_no_queue() {
     assert_eq!(take(&source).await, "m");
 }
 
+/// The broker closes the channel over an exchange that is missing, with what else is in flight on it.
+#[tokio::test]
+async fn broadcasts_to_an_exchange_that_is_missing_do_not_disturb_the_others() {
+    let node = Node::shared().await;
+    let rabbit = connect(node).await;
+    let raw = Raw::connect(&node.uri()).await;
+    fanout(&raw, "healthy").await;
+    let sent = join_all((0..200).map(|number| {
+        let rabbit = &rabbit;
+        let exchange = if number % 2 == 0 { "healthy" } else { "missing" };
+        async move { (exchange, broadcast(rabbit, exchange, "m").await) }
+    }));
+    for (exchange, sent) in sent.await {
+        match exchange {
+            "healthy" => sent.expect("nothing is in its way"),
+            _ => assert_eq!(sent.unwrap_err().kind(), ErrorKind::NotFound),
+        }
+    }
+    raw.close().await;
+}
+
 // BC-44 b, c
 #[tokio::test]
 async fn a_subscription_is_made_anew_under_another_name_after_a_cut() {

@@ -29,6 +29,10 @@
 //! connection goes, the last ones may not have arrived, and then a message is both where it was sent to and among the dead
 //! letters. How many these can be is said, and never too few: [`Redriven::maybe_twice`].
 //!
+//! One thing is beyond it: a message that stands at the [delivery limit](#the-delivery-limit) of its queue is gone when the
+//! connection goes, or the future of a look is dropped, while it is in hand: the broker counts that as one delivery too
+//! many. So give dead-letter queues a high limit, as the bootstrapper does.
+//!
 //! A broker that is killed may also forget acks that it had taken. A quorum queue writes them down as it writes its
 //! messages; a classic queue writes them late (on 3.10 thousands were forgotten). So where the connection goes, only acks to
 //! a queue that is surely a quorum queue ([`queue_type`](DeadLetterQueue::queue_type)) are taken for safe.
@@ -191,7 +195,8 @@ impl DeadLetterQueue {
     ///
     /// # Cancel safety
     ///
-    /// Safe: what was taken goes back.
+    /// What was taken goes back. What stood at the delivery limit is gone then: see [the delivery
+    /// limit](self#the-delivery-limit).
     pub async fn peek(&self, most: NonZeroUsize) -> Result<Peeked> {
         self.named(self.check("peek"))?;
         self.named(peek::peek(self, most).await)

@@ -14,9 +14,10 @@ use tokio_util::task::TaskTracker;
 use super::declare::{check_name, check_short, declare};
 use super::lane::{Address, Lane};
 use super::link::Link;
+use super::look_up::{Entity, look_up, standing};
 use super::wire::{self, Outgoing};
 use super::{RabbitMq, error, ladder};
-use crate::clock::Clock;
+use crate::clock::{Clock, within};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Message;
 use crate::publisher::Publisher;
@@ -75,8 +76,40 @@ impl RabbitPublisher {
             return Err(Error::new(ErrorKind::Invalid, "broadcast")
                 .with_message("`exchange` is empty: name the fanout exchange"));
         }
+        check_short("broadcast", "exchange", exchange)?;
         let outgoing = self.outgoing(&message)?;
-        self.0.lanes().publish(Address::everybody(exchange), outgoing).await
+        let lanes = self.0.lanes();
+        if !lanes.exchanges().contains(exchange) {
+            // On the heap: it is done once, and a handler would carry it around with each broadcast.
+            Box::pin(self.look_up_exchange(exchange)).await?;
+            lanes.exchanges().insert(exchange.to_owned());
+        }
+        let sent = lanes.publish(Address::everybody(exchange), outgoing).await;
+        // It may have been deleted: the next one looks again.
+        if sent
+            .as_ref()
+            .is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unconfirmed))
+        {
+            lanes.exchanges().remove(exchange);
+        }
+        sent
+    }
+
+    /// The broker closes a channel over an exchange that is missing, and what else is in flight there is unknown then: so
+    /// it is looked up first, over the other connection. Where it cannot be, the broker says so of what is sent.
+    async fn look_up_exchange(&self, exchange: &str) -> Result<()> {
+        let (rabbit, clock) = (&self.0, self.0.clock());
+        let bound = rabbit.publishing().settings().publish_timeout;
+        let look = async {
+            let live = standing(rabbit.consume(), clock, "broadcast").await?;
+            look_up(&live, clock, Entity::Exchange(exchange)).await
+        };
+        match within(clock, bound, look).await {
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                Err(error.with_context("exchange", exchange))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends `message` to `queue` so that it gets there after `delay`, rounded up to a [step of the ladder](ladder).
@@ -137,6 +170,8 @@ pub(super) struct Lanes {
     stop: CancellationToken,
     queues: OnceLock<Lane>,
     exchanges: OnceLock<Lane>,
+    /// The exchanges that are there, unless somebody deleted them since.
+    found: Mutex<HashSet<String>>,
     /// The wait queues that are as they must be, unless somebody deleted them since: a few for each work queue.
     known: Mutex<HashSet<String>>,
     /// The wait queues that are being made.
@@ -155,8 +190,8 @@ impl Lanes {
         stop: CancellationToken,
     ) -> Self {
         let (queues, exchanges) = (OnceLock::new(), OnceLock::new());
-        let (known, making) = (Mutex::default(), Mutex::default());
-        Self { link, consume, clock, tasks, stop, queues, exchanges, known, making }
+        let (found, known, making) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { link, consume, clock, tasks, stop, queues, exchanges, found, known, making }
     }
 
     pub(super) async fn publish(&self, address: Address, outgoing: Outgoing) -> Result<()> {
@@ -212,6 +247,10 @@ impl Lanes {
 
     fn known(&self) -> MutexGuard<'_, HashSet<String>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exchanges(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a wait queue. Those that need the same one at the same time wait for the same declare: the broker answers

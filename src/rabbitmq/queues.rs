@@ -45,8 +45,8 @@ impl RabbitMq {
     ///
     /// # Errors
     ///
-    /// `Refused` where the options do not allow it, where it belongs to another connection alone, or this user may not
-    /// delete it; `Disconnected` and `Timeout` where the broker does not answer within 10 s; `Invalid` for a name that is
+    /// `Taken` where it is the queue of a slot that a source of this connection has; `Refused` where the options do not
+    /// allow it, where it belongs to another connection alone, or this user may not delete it; `Disconnected` and `Timeout` where the broker does not answer within 10 s; `Invalid` for a name that is
     /// empty or too long; `Closed` after [`disconnect`](Self::disconnect).
     ///
     /// # Cancel safety
@@ -56,6 +56,13 @@ impl RabbitMq {
         const OPERATION: &str = "delete queue";
         check(OPERATION, queue)?;
         let (clock, named) = (self.clock(), |error: Error| error.with_context("queue", queue));
+        // The broker would let the connection that has it.
+        if self.claims().has(queue) {
+            let error = Error::new(ErrorKind::Taken, OPERATION);
+            return Err(named(
+                error.with_message("it is the queue of a slot, which a source of this connection has"),
+            ));
+        }
         let live = standing(self.consume(), clock, OPERATION).await?;
         let found = match look_up(&live, clock, Entity::Queue(queue)).await {
             Ok(found) => found,

@@ -93,21 +93,26 @@ impl RabbitSource {
         let (tell, told) = oneshot::channel();
         let tasks = options.rabbit.source_tasks().clone();
         tasks.spawn(async move {
+            let opened = Self::open_own(options, wanted, || tell.is_closed()).await;
             // Where nobody waits for it any more, the source is dropped.
-            let _ = tell.send(Self::open_own(options, wanted).await);
+            let _ = tell.send(opened);
         });
         // It ends without an answer only where it panics.
         told.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Other, "open source")))
     }
 
     /// Opens a source on a queue of its own.
-    async fn open_own(mut options: SourceOptions, wanted: Wanted) -> Result<Self> {
+    async fn open_own(
+        mut options: SourceOptions,
+        wanted: Wanted,
+        nobody_waits: impl Fn() -> bool + Send,
+    ) -> Result<Self> {
         let closing = options.rabbit.closing().clone();
         // What is lost here belongs to the connection, which is about to be closed.
         let own = tokio::select! {
             biased;
             () = closing.cancelled() => return Err(Error::new(ErrorKind::Closed, "open source")),
-            own = OwnQueue::make(&options.rabbit, wanted) => own?,
+            own = OwnQueue::make(&options.rabbit, wanted, nobody_waits) => own?,
         };
         options.queue = own.label();
         let source = Self::begin(options, Some(own));

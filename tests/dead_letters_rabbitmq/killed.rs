@@ -27,13 +27,25 @@ fn type_of(kind: QueueType) -> windlass::rabbitmq::QueueType {
     }
 }
 
+/// Whether so much was reached before it was over.
+async fn first(reached: &CancellationToken, over: &CancellationToken) -> bool {
+    // Only waits are lost here.
+    tokio::select! {
+        biased;
+        () = reached.cancelled() => true,
+        () = over.cancelled() => false,
+    }
+}
+
 /// Redrives until nothing is left, over whatever ends it; says what each run reported.
 async fn redrive_to_the_end(
     bench: &Bench,
     queue_type: windlass::rabbitmq::QueueType,
     ended: impl AsyncFn(usize),
     mut on_moved: impl FnMut(usize, u64) + Send,
+    over: &CancellationToken,
 ) -> Vec<Redriven> {
+    let _over = over.clone().drop_guard();
     let mut reports = Vec::new();
     loop {
         let run = reports.len();
@@ -95,9 +107,12 @@ async fn killed(kind: QueueType) {
     bench.put_many(MANY).await;
     // Twice, at different places.
     let reached = [CancellationToken::new(), CancellationToken::new()];
+    let over = CancellationToken::new();
     let kills = async {
         for reached in &reached {
-            reached.cancelled().await;
+            if !first(reached, &over).await {
+                return;
+            }
             node.kill().await;
         }
     };
@@ -106,12 +121,13 @@ async fn killed(kind: QueueType) {
         node.restart().await;
     };
     let on_moved = |run: usize, moved: u64| {
-        if let Some(reached) = reached.get(run).filter(|_| moved >= 3_000) {
+        if let Some(reached) = reached.get(run).filter(|_| moved >= [3_000, 1_000][run]) {
             reached.cancel();
         }
     };
     let (reports, ()) =
-        futures::future::join(redrive_to_the_end(&bench, type_of(kind), restart, on_moved), kills).await;
+        futures::future::join(redrive_to_the_end(&bench, type_of(kind), restart, on_moved, &over), kills)
+            .await;
     assert_eq!(reports.iter().filter(|report| report.ended == Ended::Failed).count(), 2);
     let raw = Raw::connect(&node.uri()).await;
     assert_all_there(&raw, &bench, &reports, &format!("killed, {kind}")).await;
@@ -134,9 +150,12 @@ async fn cut(kind: QueueType) {
     let bench = Bench::connected(node, rabbit, "cut", kind, arguments(kind)).await;
     bench.put_many(MANY).await;
     let reached = [CancellationToken::new(), CancellationToken::new(), CancellationToken::new()];
+    let over = CancellationToken::new();
     let cuts = async {
         for reached in &reached {
-            reached.cancelled().await;
+            if !first(reached, &over).await {
+                return;
+            }
             proxy.cut().await;
         }
     };
@@ -149,12 +168,12 @@ async fn cut(kind: QueueType) {
         .await;
     };
     let on_moved = |run: usize, moved: u64| {
-        if let Some(reached) = reached.get(run).filter(|_| moved >= 1_000) {
+        if let Some(reached) = reached.get(run).filter(|_| moved >= [1_000, 500, 500][run]) {
             reached.cancel();
         }
     };
     let (reports, ()) =
-        futures::future::join(redrive_to_the_end(&bench, type_of(kind), again, on_moved), cuts).await;
+        futures::future::join(redrive_to_the_end(&bench, type_of(kind), again, on_moved, &over), cuts).await;
     assert_eq!(reports.iter().filter(|report| report.ended == Ended::Failed).count(), 3);
     assert_all_there(&bench.raw, &bench, &reports, &format!("cut, {kind}")).await;
 }

@@ -113,13 +113,19 @@ impl RedriveOptions {
         self
     }
 
-    /// How many copies are published and not yet confirmed. 64 by default. Up to twice as many messages are in memory.
+    /// How many copies are published and not yet confirmed. 64 by default. About twice as many messages are in memory; more where many
+    /// stay, since they are passed over in windows that grow, as far as 64 MiB go by the largest body seen so far.
     pub fn in_flight(mut self, messages: NonZeroU16) -> Self {
         self.in_flight = messages;
         self
     }
 
-    pub(super) fn validate(&self, queue: &str) -> Result<()> {
+    /// Whether this can be meant for the dead letters in `queue`; [`redrive`](super::DeadLetterQueue::redrive) asks, too.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`, with the option: a target that is empty, too long or `queue` itself, an empty cause or id.
+    pub fn validate(&self, queue: &str) -> Result<()> {
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "redrive").with_message(text));
         if let Some(to) = &self.to {
             check_short("redrive", "target queue `to`", to)?;

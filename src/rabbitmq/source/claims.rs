@@ -19,6 +19,11 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a source has claimed this queue.
+    pub(in crate::rabbitmq) fn has(&self, queue: &str) -> bool {
+        self.lock().contains(queue)
+    }
+
     /// `None` where another source has it.
     pub(super) fn claim(&self, queue: &str) -> Option<Claim> {
         let claimed = self.lock().insert(queue.to_owned());

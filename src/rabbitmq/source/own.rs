@@ -94,19 +94,34 @@ fn exclusive() -> QueueDeclareOptions {
 
 impl OwnQueue {
     /// Makes the queue that is wanted.
-    pub(super) async fn make(rabbit: &RabbitMq, wanted: Wanted) -> Result<Self> {
+    ///
+    /// Once `nobody_waits`, no further slot is tried.
+    pub(super) async fn make(
+        rabbit: &RabbitMq,
+        wanted: Wanted,
+        nobody_waits: impl Fn() -> bool + Send,
+    ) -> Result<Self> {
         let live = standing(rabbit.consume(), rabbit.clock(), "open source").await?;
         match wanted {
-            Wanted::Slot { family, slot } => Self::claim(rabbit, &live, &family, slot).await,
+            Wanted::Slot { family, slot } => Self::claim(rabbit, &live, &family, slot, nobody_waits).await,
             Wanted::Subscription { exchange } => {
                 Self::begin(rabbit, &live, Kind::Subscription { exchange }, None).await
             }
         }
     }
 
-    async fn claim(rabbit: &RabbitMq, live: &Arc<Live>, family: &str, slot: Slot) -> Result<Self> {
+    async fn claim(
+        rabbit: &RabbitMq,
+        live: &Arc<Live>,
+        family: &str,
+        slot: Slot,
+        nobody_waits: impl Fn() -> bool + Send,
+    ) -> Result<Self> {
         let mut last = None;
         for number in slot.candidates() {
+            if nobody_waits() {
+                return Err(Error::new(ErrorKind::Closed, CLAIM).with_message("nobody waits for it any more"));
+            }
             let queue = Slot::queue(family, number);
             let claimed = match rabbit.claims().claim(&queue) {
                 Some(claim) => Self::begin(rabbit, live, Kind::Slot { number, queue }, Some(claim)).await,
@@ -259,11 +274,31 @@ impl OwnQueue {
             }
         }
         let arguments = ladder::exclusive_arguments(queue, delay);
-        declare_on(&session.live, rabbit.clock(), &waits, exclusive(), arguments)
+        self.declare_waits(rabbit, &session.live, &waits, arguments)
             .await
             .map_err(|error| error.with_context("wait queue", &waits))?;
         self.lock().waits.insert(waits.clone());
         lanes.publish(Address::queue(&waits), copy).await
+    }
+
+    /// On the channel of the queue itself, where that is open: a burst of retries would else open one for each.
+    async fn declare_waits(
+        &self,
+        rabbit: &RabbitMq,
+        live: &Arc<Live>,
+        waits: &str,
+        arguments: FieldTable,
+    ) -> Result<()> {
+        let channel = {
+            let state = self.lock();
+            let same = std::ptr::eq(state.live.as_ptr(), Arc::as_ptr(live));
+            state.channel.clone().filter(|channel| same && channel.status().connected())
+        };
+        let Some(channel) = channel else {
+            return declare_on(live, rabbit.clock(), waits, exclusive(), arguments).await;
+        };
+        let declare = channel.queue_declare(waits.into(), exclusive(), arguments);
+        live.answer(rabbit.clock(), "declare queue", declare).await.map(drop)
     }
 
     /// Deletes it with its wait queues, and gives the slot up.
@@ -279,11 +314,23 @@ impl OwnQueue {
                 None => Some(format!("no answer within {LET_GO_BOUND:?}")),
             };
             if let Some(error) = failed {
+                // It may be deleted yet: nobody must have the slot over this connection by then.
+                let closing = rabbit.closing().clone();
+                rabbit.source_tasks().spawn(async move {
+                    // Only waits are lost here.
+                    tokio::select! {
+                        biased;
+                        () = live.gone().cancelled() => {}
+                        () = closing.cancelled() => {}
+                    }
+                    drop(claim);
+                });
                 tracing::warn!(
                     queue = name,
                     error,
                     "could not delete the queue: it goes with the connection"
                 );
+                return;
             }
         }
         // Only now: whoever claims it over this connection finds none of it.

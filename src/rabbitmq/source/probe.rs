@@ -38,6 +38,12 @@ pub(super) fn check(options: &SourceOptions) -> Result<()> {
 
 pub(super) async fn look_up_queue(options: &SourceOptions) -> Result<()> {
     let queue = &options.queue;
+    // The broker would give the queue of a slot to every source of the connection that has it.
+    if options.rabbit.claims().has(queue) {
+        return Err(Error::new(ErrorKind::Taken, "open source")
+            .with_message("it is the queue of a slot, which another source of this connection has")
+            .with_context("queue", queue));
+    }
     exists(options, Entity::Queue(queue)).await.map_err(|error| error.with_context("queue", queue))
 }
 
