@@ -10,7 +10,7 @@ static SHARED: Mutex<BTreeMap<String, Weak<Broker>>> = Mutex::new(BTreeMap::new(
 
 impl MemoryBroker {
     /// The broker of this name, on the system's clock: the same for all in this process who ask for the name, for as long
-    /// as one of them has it or a publisher of it. After that, the next one begins with nothing. A [`MemorySource`] alone
+    /// as one of them has it or a publisher of it. After that, the next one begins with nothing. A `MemorySource` alone
     /// keeps its queue, and not the broker.
     pub fn shared(name: &str) -> Self {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
