@@ -126,7 +126,11 @@ async fn who_connects_once_is_told_why_no_host_was_reached_and_else_has_a_connec
     let node = Node::shared().await;
     let (gone, there) = (Proxy::start(node.amqp_port()), Proxy::start(node.amqp_port()));
     gone.refuse(true).await;
-    let nowhere = config(&node.uri()).with_hosts([at(gone.port())]).with_reconnect_delay(ms(60_000));
+    // A second try would take longer than this test may.
+    let nowhere = config(&node.uri())
+        .with_hosts([at(gone.port())])
+        .with_reconnect_delay(ms(60_000))
+        .with_reconnect_max_delay(ms(60_000));
     let error = bounded("one try", RabbitMq::connect_once(nowhere)).await.expect_err("nobody listens");
     assert_eq!(error.kind(), windlass::ErrorKind::Disconnected, "{error}");
     let refused = config(&node.uri()).with_password("wrong");
