@@ -129,6 +129,19 @@ async fn what_is_too_old_leaves_room_in_a_queue_that_refuses() {
     assert_eq!(ids(&queue.pending()), ["m-2"]);
 }
 
+/// As the one above, where it is a dead letter that comes.
+#[tokio::test]
+async fn what_is_too_old_leaves_room_for_a_dead_letter() {
+    let (clock, broker) = broker();
+    let one = NonZeroUsize::new(1).unwrap();
+    let letters = broker.declare("work.dlq", QueueOptions::new().with_max_messages(one).with_max_age(SECOND));
+    broker.queue("work");
+    letters.publish(Message::new("x").with_id("old"));
+    clock.advance(2 * SECOND).await;
+    dead_letter(&broker, "work", "m-1").await;
+    assert_eq!(ids(&letters.pending()), ["m-1"]);
+}
+
 #[tokio::test]
 async fn messages_that_are_the_same_are_each_as_old_as_they_are() {
     let (clock, broker) = broker();

@@ -327,6 +327,10 @@ impl Queue {
         let due = whole.next_due();
         // Locks are taken from a queue to its dead-letter queue only, never the other way.
         let mut dead = dead_letters.as_deref().map(|queue| (queue, queue.lock()));
+        if let Some((_, state)) = &mut dead {
+            // What is too old leaves room.
+            state.expire(self.clock.now());
+        }
         // Asked before the message is taken out of this one.
         if let Some(error) = dead.as_ref().and_then(|(queue, state)| queue.refusal(state, "nack")) {
             return Err(self.failed_settle(&mut whole, receipt, error));
